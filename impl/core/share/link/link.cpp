@@ -64,8 +64,10 @@ Result<void> Link::connect(const LinkRequest& request) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s hung up before it had answered: %s",
                       Quoted(address_.c_str()).text(), welcome.error().message);
   }
-  if (!welcome) return name_hub(welcome.error());
-  if (welcome->descriptors.size() != 1 ||
+  // The address of an instance, which knows its handles only.
+  const bool other = !welcome && welcome.error().status == GPUMEM_ERROR_STALE_HANDLE;
+  if (!welcome && !other) return name_hub(welcome.error());
+  if (other || welcome->descriptors.size() != 1 ||
       platform::socket_type(welcome->descriptors.front().get()) != platform::SocketType::kPackets)
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub",
                       Quoted(address_.c_str()).text());
@@ -271,7 +273,8 @@ Result<TrialResult> Link::make_trial(const TrialRequest& request) {
     return answer.error();
   }
   if (!answer) return TrialResult{answer.error().status, false, answer.error().message};
-  TrialResult result{answer->message.status, answer->message.slow, std::move(answer->message.text)};
+  const Message& tried = answer->message;
+  TrialResult result{tried.status, tried.slow, tried.text.empty() ? "" : quoted_answer(tried.text)};
   if (result.status != GPUMEM_SUCCESS) return result;
   auto found = (*block)->read();
   if (!found) return found.error();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <new>
 #include <thread>
 #include <utility>
@@ -19,7 +20,43 @@ constexpr auto kSpinTime = std::chrono::microseconds(200);
 
 using Clock = std::chrono::steady_clock;
 
+// Whether a request of this type can be refused so. What the other side says is passed on, and no call may
+// fail with a status that it does not have.
+bool can_be_refused(MessageType request, Status status) {
+  const auto is_of = [status](std::initializer_list<Status> those) {
+    return std::find(those.begin(), those.end(), status) != those.end();
+  };
+  if (is_of({GPUMEM_ERROR_BUSY, GPUMEM_ERROR_OUT_OF_HOST_MEMORY})) return true;
+  switch (request) {
+    case MessageType::kHello:
+      return is_of({GPUMEM_ERROR_LIMIT_EXCEEDED, GPUMEM_ERROR_PERMISSION_DENIED, GPUMEM_ERROR_STALE_HANDLE,
+                    GPUMEM_ERROR_UNSUPPORTED});
+    case MessageType::kClaim:
+      return is_of({GPUMEM_ERROR_ALREADY_EXISTS, GPUMEM_ERROR_LIMIT_EXCEEDED, GPUMEM_ERROR_PERMISSION_DENIED,
+                    GPUMEM_ERROR_STALE_HANDLE});
+    case MessageType::kEnumerate:
+    case MessageType::kFetch:
+      return status == GPUMEM_ERROR_NOT_FOUND;
+    case MessageType::kWait:
+      return is_of({GPUMEM_ERROR_LIMIT_EXCEEDED, GPUMEM_ERROR_NOT_FOUND});
+    case MessageType::kPublish:
+      return is_of({GPUMEM_ERROR_ALREADY_EXISTS, GPUMEM_ERROR_INVALID_ARGUMENT, GPUMEM_ERROR_INVALID_STATE,
+                    GPUMEM_ERROR_LIMIT_EXCEEDED, GPUMEM_ERROR_NOT_FOUND, GPUMEM_ERROR_PERMISSION_DENIED,
+                    GPUMEM_ERROR_UNSUPPORTED});
+    case MessageType::kWithdraw:
+      return is_of({GPUMEM_ERROR_NOT_FOUND, GPUMEM_ERROR_PERMISSION_DENIED, GPUMEM_ERROR_UNSUPPORTED});
+    default:
+      return true;  // the refusal of a trial is its result
+  }
+}
+
+Error refusal_in(const Message& message) {
+  return make_error(message.status, "%s", quoted_answer(message.text).c_str());
+}
+
 }  // namespace
+
+std::string quoted_answer(const std::string& text) { return "the other process says: " + text; }
 
 platform::Deadline answer_deadline(uint64_t timeout_ns) {
   return platform::deadline_after(timeout_ns != 0 ? timeout_ns : kMessageTime);
@@ -251,19 +288,19 @@ Result<void> ShareClient::check_head(const Message& message) const {
 }
 
 Result<void> ShareClient::check_answer(const Question& question, const Message& message) {
-  const auto wrong = [](const char* what) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
-  };
-  if (message.type == MessageType::kRefused) return {};
-  if (message.type != question.answer) return wrong("an answer to another question");
+  if (message.type == MessageType::kRefused) {
+    if (can_be_refused(question.type, message.status)) return {};
+    return violation("a refusal with a status that the request cannot have");
+  }
+  if (message.type != question.answer) return violation("an answer to another question");
   if (question.claims && message.handle.token != *question.claims)
-    return wrong("what was not asked for was granted");
+    return violation("what was not asked for was granted");
   const HubEntry& entry = message.entry;
   if (question.type == MessageType::kWait &&
       (entry.name != question.name || entry.version <= question.version))
-    return wrong("another name, or no newer version, than was waited for");
+    return violation("another name, or no newer version, than was waited for");
   if (question.type == MessageType::kPublish && question.version != 0 && message.version != question.version)
-    return wrong("another version was published than was asked for");
+    return violation("another version was published than was asked for");
   return {};
 }
 
@@ -272,7 +309,10 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   const bool refused = message.type == MessageType::kRefused;
   if (refused && message.number == 0) {
     // A server that accepts no connections refuses before the first question.
-    end(make_error(message.status, "%s", message.text.c_str()));
+    const bool is_first = last_number_ == 0 || questions_.contains(1);
+    if (!is_first || !can_be_refused(MessageType::kHello, message.status))
+      return violation("a refusal of no question");
+    end(refusal_in(message));
     return {};
   }
   const auto found = questions_.find(message.number);
@@ -295,7 +335,7 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
     return {};
   }
   if (refused) {
-    question.place->emplace(make_error(message.status, "%s", message.text.c_str()));
+    question.place->emplace(refusal_in(message));
   } else if (too_many) {
     question.place->emplace(too_many_descriptors(incoming));
   } else {

@@ -23,6 +23,9 @@ platform::Deadline answer_deadline(uint64_t timeout_ns);
 // What is left of it for one more answer, in nanoseconds; 1 if it is over.
 uint64_t time_until(platform::Deadline deadline);
 
+// Says whose words they are.
+std::string quoted_answer(const std::string& text);
+
 class ShareClient final : public SharePeer, public EventLoop::Client {
  public:
   // Takes a connected socket. `loop` has been started.

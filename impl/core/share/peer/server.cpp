@@ -17,10 +17,6 @@ constexpr size_t kClaimsMax = 4096;  // different ones of a connection
 constexpr size_t kWaitsMax = 64;     // of a connection
 constexpr uint32_t kTrialsMax = 64;  // of a connection, in its life
 
-Error violation(const char* what) {
-  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
-}
-
 gpumem_access lesser(gpumem_access a, gpumem_access b) { return std::min(a, b); }
 
 }  // namespace

@@ -272,12 +272,21 @@ size_t character_length(std::string_view text) {
   return length;
 }
 
+// Of the whole character at the beginning. U+0080 to U+009F control terminals too.
+bool begins_with_control(std::string_view text, size_t length) {
+  return is_control(text[0]) ||
+         (length == 2 && text[0] == '\xC2' && static_cast<unsigned char>(text[1]) < 0xA0);
+}
+
 // Makes one line of UTF-8 of a text that people will see.
 void make_presentable(std::string& text) {
   for (size_t at = 0; at < text.size();) {
-    const size_t length = character_length(std::string_view(text).substr(at));
-    if (length == 0 || is_control(text[at])) text[at] = '?';
-    at += length == 0 ? 1 : length;
+    const std::string_view rest = std::string_view(text).substr(at);
+    const size_t length = character_length(rest);
+    const size_t bytes = std::max<size_t>(length, 1);
+    if (length == 0 || begins_with_control(rest, length))
+      std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(at), bytes, '?');
+    at += bytes;
   }
 }
 
@@ -424,9 +433,7 @@ bool is_valid_name(std::string_view name) {
   if (name.empty() || name.size() > kNameMax) return false;
   while (!name.empty()) {
     const size_t length = character_length(name);
-    if (length == 0 || name[0] == '/' || is_control(name[0])) return false;
-    // U+0080 to U+009F control terminals too.
-    if (length == 2 && name[0] == '\xC2' && static_cast<unsigned char>(name[1]) < 0xA0) return false;
+    if (length == 0 || name[0] == '/' || begins_with_control(name, length)) return false;
     name.remove_prefix(length);
   }
   return true;
@@ -525,6 +532,10 @@ bool Outgoing::advance() {
 
 uint32_t descriptors_taken_max() {
   return static_cast<uint32_t>(std::min<uint64_t>(platform::descriptor_limit() / 2, kMessageDescriptorsMax));
+}
+
+Error violation(const char* what) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
 }
 
 Error too_many_descriptors(const Incoming& incoming) {

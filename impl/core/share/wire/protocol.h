@@ -196,6 +196,8 @@ struct Incoming {
 uint32_t descriptors_taken_max();
 // The failure of a call whose answer brought too many descriptors.
 Error too_many_descriptors(const Incoming& incoming);
+// What ends a connection: the other side sent what it may not send.
+Error violation(const char* what);
 
 // Puts the packets of a connection together.
 class Assembler {

@@ -3100,7 +3100,87 @@ TEST_F(ShareServerTest, WhatIsNoHubIsNotConnectedTo) {
             }),
             GPUMEM_ERROR_NOT_FOUND)
       << "no message";
+  const auto refused = [&](gpumem_status status) {
+    return connected_to([status](Raw& raw) {
+      const Message asked = heard(raw);
+      Message refusal = message_of(MessageType::kRefused);
+      refusal.status = status;
+      reply(raw, asked, refusal);
+      raw.ends(1s);
+    });
+  };
+  EXPECT_EQ(refused(GPUMEM_ERROR_PERMISSION_DENIED), GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(refused(GPUMEM_ERROR_WRONG_KIND), GPUMEM_ERROR_NOT_FOUND) << "a refusal that no hub gives";
   EXPECT_TRUE(eventually([&] { return test::open_files() <= before; }));
+}
+
+TEST_F(ShareServerTest, TheAddressOfAnInstanceIsNoHub) {
+  const ShareHandle handle = *decode(export_at(instance, shared_buffer(instance, 1)));
+  const std::string at = abstract_address(handle.exporter.instance);
+  gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+  desc.path = at.c_str();
+  gpumem_link link = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_link_connect(other, &desc, &link, &error), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_NE(std::strstr(error.message, "is no hub"), nullptr) << error.message;
+}
+
+// A lying hub, or one of a newer library.
+TEST_F(ShareServerTest, ARefusalHasAStatusOfTheCallAndSaysWhoseWordsItHas) {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  // `numbered`: as the answer to the question, and not as one from before any.
+  const auto refused = [&](gpumem_status status, bool numbered,
+                           const std::function<gpumem_status(gpumem_link)>& call) {
+    const Impostor impostor(address(), [&](Raw& raw) {
+      const Descriptor holder = welcome(raw, true);
+      Message asked = heard(raw);
+      if (!numbered) asked.number = 0;
+      Message refusal = message_of(MessageType::kRefused);
+      refusal.status = status;
+      refusal.text = "go away";
+      reply(raw, asked, refusal);
+      raw.ends(1s);
+    });
+    gpumem_link link = nullptr;
+    EXPECT_EQ(connect(&link), GPUMEM_SUCCESS);
+    const gpumem_status answer = call(link);
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+    return answer;
+  };
+  struct Call {
+    const char* name;
+    std::function<gpumem_status(gpumem_link)> make;
+    gpumem_status possible;
+  };
+  const gpumem_share_handle handle = export_at(other, shared_buffer(other, 1));
+  gpumem_share_handle got{};
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  const Call calls[] = {
+      {"enumerate", [&](gpumem_link link) { return gpumem_link_enumerate(link, 0, &entry, &error); },
+       GPUMEM_ERROR_NOT_FOUND},
+      {"wait",
+       [&](gpumem_link link) {
+         return gpumem_link_wait(link, "n", 0, GPUMEM_TIMEOUT_INFINITE, &entry, &error);
+       },
+       GPUMEM_ERROR_LIMIT_EXCEEDED},
+      {"fetch", [&](gpumem_link link) { return gpumem_link_fetch(link, "n", nullptr, &got, &error); },
+       GPUMEM_ERROR_NOT_FOUND},
+      {"publish",
+       [&](gpumem_link link) { return gpumem_link_publish(link, "n", &handle, nullptr, nullptr, &error); },
+       GPUMEM_ERROR_ALREADY_EXISTS},
+      {"withdraw", [&](gpumem_link link) { return gpumem_link_withdraw(link, "n", 0, &error); },
+       GPUMEM_ERROR_PERMISSION_DENIED},
+  };
+  for (const Call& call : calls) {
+    SCOPED_TRACE(call.name);
+    for (const gpumem_status status : {call.possible, gpumem_status{GPUMEM_ERROR_BUSY}}) {
+      EXPECT_EQ(refused(status, true, call.make), status);
+      EXPECT_NE(std::strstr(error.message, "the other process says: go away"), nullptr) << error.message;
+    }
+    EXPECT_EQ(refused(GPUMEM_ERROR_WRONG_KIND, true, call.make), GPUMEM_ERROR_PEER_GONE);
+    EXPECT_EQ(std::strstr(error.message, "go away"), nullptr) << error.message;
+    EXPECT_EQ(refused(GPUMEM_ERROR_PERMISSION_DENIED, false, call.make), GPUMEM_ERROR_PEER_GONE);
+  }
 }
 
 TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {

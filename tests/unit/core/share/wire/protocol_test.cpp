@@ -224,6 +224,8 @@ TEST(ShareProtocol, TextsOfOthersAreShownOnOneLineAndCutAtACharacter) {
   EXPECT_EQ(decode_message(encode_message(message))->text, "a?b?[31m");
   message.text = "\xc3\xa4 \xff\xc3 z";
   EXPECT_EQ(decode_message(encode_message(message))->text, "\xc3\xa4 ?? z");
+  message.text = "a\xc2\x9b[2J\xc2\xa0";
+  EXPECT_EQ(decode_message(encode_message(message))->text, "a??[2J\xc2\xa0") << "U+009B begins a command";
   message.text = std::string(254, 'a') + "\xc3\xa4";
   EXPECT_EQ(decode_message(encode_message(message))->text, std::string(254, 'a'));
 }
