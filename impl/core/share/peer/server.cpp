@@ -739,6 +739,7 @@ Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {
   const auto lock = loop_.lock();
   OpenHub* const hub = find_hub(hubs_, id);
   if (hub == nullptr) return instance_closed();
+  take_notes();  // what has ended takes no room
   const std::string name = request.name;
   (void)hub->descriptors_max();
   request.user = platform::own_user();
@@ -762,8 +763,10 @@ Result<void> ShareServer::withdraw(uint64_t id, const std::string& name, uint64_
   return {};
 }
 
-HubCounts ShareServer::counts(uint64_t id) const {
+HubCounts ShareServer::counts(uint64_t id) {
   const auto lock = loop_.lock();
+  take_notes();  // what has ended does not count, whatever the sharing thread does just now
+  connections_.bury();
   HubCounts counts;
   const auto hub = hubs_.find(id);
   if (hub == hubs_.end()) return counts;

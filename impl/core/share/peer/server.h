@@ -80,7 +80,7 @@ class ShareServer final : public ExportServer, private EventLoop::Work {
   void close_hub(uint64_t hub) noexcept;
   Result<uint64_t> publish(uint64_t hub, HubTable::Request request);
   Result<void> withdraw(uint64_t hub, const std::string& name, uint64_t version);
-  HubCounts counts(uint64_t hub) const;
+  HubCounts counts(uint64_t hub);
 
  private:
   using Clock = EventLoop::Clock;

@@ -436,7 +436,7 @@ TEST_F(ShareServerTest, AHubThatHasGoneCountsNothing) {
   gpumem_link link = nullptr;
   gpumem_hub const hub = open_hub(hub_desc());
   ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
-  const ShareServer& server = inside(instance)->share_server();
+  ShareServer& server = inside(instance)->share_server();
   uint64_t id = 0;
   while (server.counts(id).links == 0)
     ASSERT_LT(++id, 1000U);
@@ -672,6 +672,30 @@ TEST_F(ShareServerTest, hub_4_a_user_with_many_links_does_not_delay_another_one)
   ASSERT_EQ(std::sscanf(told->message.text.c_str(), "the hub has %u versions", &left), 1)
       << told->message.text;
   EXPECT_GE(left, kNames - 2 * kAtOnce) << "it was asked last";
+}
+
+TEST_F(ShareServerTest, WhatHasEndedNeitherCountsNorTakesRoom) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.names_max = 1;
+  gpumem_hub const hub = open_hub(desc);
+  const auto handle = [&] { return export_at(instance, shared_buffer(instance, 1)); };
+  const auto publish = [&](const char* name, const gpumem_share_handle& what) {
+    return gpumem_hub_publish(hub, name, &what, nullptr, nullptr, nullptr);
+  };
+  const gpumem_share_handle first = handle();
+  const gpumem_share_handle second = handle();
+  ASSERT_EQ(publish("first", first), GPUMEM_SUCCESS);
+  ASSERT_EQ(publish("second", second), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  HeldUp thread(address());
+  EXPECT_EQ(gpumem_share_revoke(instance, &first, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(publish("second", second), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_share_revoke(instance, &second, nullptr), GPUMEM_SUCCESS);
+  gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
+  EXPECT_EQ(gpumem_hub_get_info(hub, &info, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(info.version_count, 0U);
+  EXPECT_EQ(info.name_count, 0U);
+  EXPECT_EQ(info.fd_count, 0U);
+  thread.go_on();
 }
 
 // Lets a handle say that its memory is of the first device.
