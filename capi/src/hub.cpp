@@ -82,9 +82,9 @@ core::PublishRequest decode_publish(capi::Decoder& decode, const char* name,
                                     const gpumem_publish_desc* desc) {
   const gpumem_publish_desc given = decode.optional_input(desc, "desc");
   capi::require_access(decode, given.access);
-  if (given.version > core::kVersionMax) {
-    decode.refuse("version is %" PRIu64 ", and at most %" PRIu64 " may be asked for; pass 0 for the next one",
-                  given.version, core::kVersionMax);
+  if (given.version >= core::kVersionLast) {
+    decode.refuse("version is %" PRIu64 ", and no name has one so high; pass 0 for the next one",
+                  given.version);
   }
   core::PublishRequest request;
   request.name = decode_entry_name(decode, name);

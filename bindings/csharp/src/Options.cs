@@ -757,7 +757,8 @@ namespace GpuMem
   public unsafe struct PublishOptions
   {
     /// <summary>
-    /// Number of the version, above all that the name ever had, and below 2^63; 0 means one more than the last.
+    /// Number of the version, above all that the name ever had, and at most 2^62 or one more than the last; 0 means one
+    /// more than the last.
     /// </summary>
     public long Version { get; set; }
 

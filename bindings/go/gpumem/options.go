@@ -499,7 +499,8 @@ func (o *HubOptions) native() nativeHubDesc {
 
 // PublishOptions are options for publishing.
 type PublishOptions struct {
-	// Number of the version, above all that the name ever had, and below 2^63; 0 means one more than the last.
+	// Number of the version, above all that the name ever had, and at most 2^62 or one more than the last; 0 means one
+	// more than the last.
 	Version uint64
 	// The most that links get, within what the export allows: AccessRead or AccessReadWrite; 0 means AccessRead for
 	// descriptors, and what the export allows otherwise.

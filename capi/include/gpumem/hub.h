@@ -143,7 +143,8 @@ GPUMEM_API gpumem_status gpumem_hub_get_info(gpumem_hub hub, gpumem_hub_info *ou
 /** Options for publishing. */
 typedef struct gpumem_publish_desc {
   size_t struct_size; /**< `sizeof(gpumem_publish_desc)` of the caller. */
-  /** Number of the version, above all that the name ever had, and below 2^63; 0 means one more than the last. */
+  /** Number of the version, above all that the name ever had, and at most 2^62 or one more than the last; 0 means
+   * one more than the last. */
   uint64_t version;
   /** The most that links get, within what the export allows: #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE; 0 means
    * #GPUMEM_ACCESS_READ for descriptors, and what the export allows otherwise. */
@@ -167,7 +168,7 @@ typedef struct gpumem_publish_desc {
  * \param[out] out_version receives the number of the version; or NULL
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS links see the new version
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, a version above 2^63 - 1, damaged bytes, an unknown
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, a version that is too high, damaged bytes, an unknown
  *         access, more access than the export allows, or read-only access for #GPUMEM_SHARE_WAY_LEGACY
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has this version, or had it and has a later one

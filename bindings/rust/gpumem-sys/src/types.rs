@@ -1662,8 +1662,8 @@ structs! {
     growing gpumem_publish_desc {
         /// `sizeof(gpumem_publish_desc)` of the caller.
         struct_size: usize,
-        /// Number of the version, above all that the name ever had, and below 2^63; 0 means one
-        /// more than the last.
+        /// Number of the version, above all that the name ever had, and at most 2^62 or one more
+        /// than the last; 0 means one more than the last.
         version: u64,
         /// The most that links get, within what the export allows:
         /// [`GPUMEM_ACCESS_READ`](crate::GPUMEM_ACCESS_READ) or

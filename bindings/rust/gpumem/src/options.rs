@@ -989,7 +989,8 @@ impl PublishOptions {
         Self { version: 0, access: Access(0), keep: 0, fingerprint: [0; 32] }
     }
 
-    /// Number of the version, above all that the name ever had, and below 2^63; 0 means one more than the last.
+    /// Number of the version, above all that the name ever had, and at most 2^62 or one more than the last; 0
+    /// means one more than the last.
     #[must_use]
     pub fn version(mut self, version: u64) -> Self {
         self.version = version;

@@ -110,15 +110,23 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
   const uint64_t last = last_of(request.name, request.user);
   auto name = names_.find(request.name);
   if (name != names_.end() && name->second.user != request.user) return other_user(request.name);
-  if (last == UINT64_MAX)
+  if (last >= kVersionLast - 1)
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the name %s has had the last version that there is",
                       Quoted(request.name.c_str()).text());
   const uint64_t version = request.version != 0 ? request.version : last + 1;
+  const bool is_restored = request.published.stored != nullptr;
+  if (version > std::max(kVersionMax, last + 1) && !is_restored) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "version is %" PRIu64 ", and at most %" PRIu64
+                      " may be asked for; pass 0 for the next one",
+                      version, std::max(kVersionMax, last + 1));
+  }
   if (version <= last && name == names_.end()) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the name %s is not there, and numbers up to %" PRIu64
-                      " are used up by what was withdrawn; pass a version above that, or 0 for the next one",
-                      Quoted(request.name.c_str()).text(), last);
+                      " are used up by what was withdrawn; pass %s %" PRIu64 ", or 0 for the next one",
+                      Quoted(request.name.c_str()).text(), last, last < kVersionMax ? "at least" : "just",
+                      last + 1);
   }
   if (version <= last) {
     return make_error(GPUMEM_ERROR_ALREADY_EXISTS,

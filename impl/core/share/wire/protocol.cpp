@@ -83,7 +83,7 @@ class Reader {
   uint64_t version() {
     const auto version = number<uint64_t>();
     // Not even one at a time does a name come to the last number.
-    if (version == 0 || version == UINT64_MAX) refuse(bad_message("a version is one that no name has"));
+    if (version == 0 || version >= kVersionLast) refuse(bad_message("a version is one that no name has"));
     return version;
   }
   // GPUMEM_SUCCESS only where it may be.
@@ -330,7 +330,7 @@ void read_body(Reader& in, Message& message) {
       message.name = in.name();
       message.handle = in.handle();
       message.version = in.number<uint64_t>();
-      if (message.version > kVersionMax) in.refuse(bad_message("a version is too high"));
+      if (message.version >= kVersionLast) in.refuse(bad_message("a version is too high"));
       message.access = in.access(true);
       message.keep = in.number<uint32_t>();
       in.array(message.fingerprint);

@@ -72,8 +72,11 @@ inline constexpr uint32_t kMessageDescriptorsMax = 65536;
 inline constexpr uint32_t kTrialDescriptorsMax = 2;
 inline constexpr size_t kSecretMax = 256;
 inline constexpr size_t kNameMax = 63;
-// The highest version in a request. Higher ones are assigned only as the next one, so no name runs out.
-inline constexpr uint64_t kVersionMax = INT64_MAX;
+// The highest version that may be asked for. Higher ones come one after the other, asked for or not, so that
+// no name runs out.
+inline constexpr uint64_t kVersionMax = uint64_t{1} << 62;
+// No version is above it.
+inline constexpr uint64_t kVersionLast = INT64_MAX;
 
 using Fingerprint = std::array<uint8_t, 32>;
 

@@ -2407,15 +2407,50 @@ TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
     desc.version = number;
     return gpumem_hub_publish(hub, "n", &handle, &desc, &version, nullptr);
   };
-  EXPECT_EQ(publish(UINT64_MAX), GPUMEM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(publish(kVersionMax + 1), GPUMEM_ERROR_INVALID_ARGUMENT);
+  for (const uint64_t number : {UINT64_MAX, kVersionLast, kVersionLast - 1, kVersionMax + 1})
+    EXPECT_EQ(publish(number), GPUMEM_ERROR_INVALID_ARGUMENT) << number;
   EXPECT_EQ(version, 0U);
   EXPECT_EQ(publish(kVersionMax), GPUMEM_SUCCESS);
   EXPECT_EQ(publish(0), GPUMEM_SUCCESS);
   EXPECT_EQ(version, kVersionMax + 1);
   EXPECT_EQ(gpumem_hub_withdraw(hub, "n", 0, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(publish(kVersionMax), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_EQ(publish(kVersionMax + 3), GPUMEM_ERROR_INVALID_ARGUMENT);
+  // Who must know whether a call that was not answered was carried out asks for a number, and does so again.
+  EXPECT_EQ(publish(kVersionMax + 2), GPUMEM_SUCCESS);
+  EXPECT_EQ(publish(kVersionMax + 2), GPUMEM_ERROR_ALREADY_EXISTS);
   EXPECT_EQ(publish(0), GPUMEM_SUCCESS);
-  EXPECT_EQ(version, kVersionMax + 2);
+  EXPECT_EQ(version, kVersionMax + 3);
+}
+
+TEST_F(ShareServerTest, hub_1_no_user_uses_up_the_numbers_of_a_name_for_others) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  constexpr uint32_t kUsers[] = {65533, 65534};
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  desc.users = kUsers;
+  desc.user_count = 2;
+  desc.mode = 0666;
+  open_hub(desc);
+  uint8_t token = 0;
+  const auto publish = [&](Raw& raw, uint64_t number) {
+    Message message = publish_of("n", 1, ++token);
+    message.version = number;
+    return raw.ask(message, files(1));
+  };
+  const std::unique_ptr<Raw> first = connected_as(kUsers[0], address());
+  ASSERT_EQ(first->hello().type, MessageType::kWelcome);
+  EXPECT_EQ(publish(*first, kVersionLast - 1).status, GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(publish(*first, kVersionMax).version, kVersionMax);
+  EXPECT_EQ(first->ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
+  const std::unique_ptr<Raw> second = connected_as(kUsers[1], address());
+  ASSERT_EQ(second->hello().type, MessageType::kWelcome);
+  const Message used_up = publish(*second, 1);
+  EXPECT_EQ(used_up.status, GPUMEM_ERROR_INVALID_STATE);
+  const std::string next = std::to_string(kVersionMax + 1);
+  EXPECT_NE(used_up.text.find("pass just " + next), std::string::npos) << used_up.text;
+  EXPECT_EQ(publish(*second, kVersionMax + 1).version, kVersionMax + 1);
+  EXPECT_EQ(publish(*second, kVersionMax + 1).status, GPUMEM_ERROR_ALREADY_EXISTS);
 }
 
 // Another thread may have closed some by the time that this one could ask for a free one. Here the time
