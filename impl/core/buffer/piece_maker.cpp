@@ -69,7 +69,7 @@ void PieceMaker::start() {
 bool PieceMaker::may_begin() const noexcept {
   if (making_ == 0) return true;
   try {
-    return platform::check_host_budget(making_ + orders_[begun_].size).ok();
+    return platform::check_host_budget(making_ + orders_[begun_].size, limits_root_).ok();
   } catch (const std::exception&) {
     return false;
   }

@@ -17,7 +17,9 @@ namespace gpumem::core {
 // Made, used and destroyed by one call. It works without any thread, too: then the call makes each piece.
 class PieceMaker {
  public:
-  explicit PieceMaker(Context& context) : context_(context) {}
+  // `limits_root` stands before the paths that say what memory is left: for tests.
+  explicit PieceMaker(Context& context, const char* limits_root = "")
+      : context_(context), limits_root_(limits_root) {}
   PieceMaker(const PieceMaker&) = delete;
   PieceMaker& operator=(const PieceMaker&) = delete;
   // Ends the threads, and gives back what no store took.
@@ -49,6 +51,7 @@ class PieceMaker {
   void make(Lock& lock) noexcept;
 
   Context& context_;
+  const char* const limits_root_;
   std::vector<Order> orders_;
   uint64_t ordered_ = 0;  // bytes
   size_t taken_ = 0;      // of the orders
