@@ -26,7 +26,8 @@ bool can_be_refused(MessageType request, Status status) {
   const auto is_of = [status](std::initializer_list<Status> those) {
     return std::find(those.begin(), those.end(), status) != those.end();
   };
-  if (is_of({GPUMEM_ERROR_BUSY, GPUMEM_ERROR_OUT_OF_HOST_MEMORY})) return true;
+  // It may be busy, or its system may fail.
+  if (is_of({GPUMEM_ERROR_BUSY, GPUMEM_ERROR_OUT_OF_HOST_MEMORY, GPUMEM_ERROR_INTERNAL})) return true;
   switch (request) {
     case MessageType::kHello:
       return is_of({GPUMEM_ERROR_LIMIT_EXCEEDED, GPUMEM_ERROR_PERMISSION_DENIED, GPUMEM_ERROR_STALE_HANDLE,

@@ -3232,7 +3232,8 @@ TEST_F(ShareServerTest, ARefusalHasAStatusOfTheCallAndSaysWhoseWordsItHas) {
   };
   for (const Call& call : calls) {
     SCOPED_TRACE(call.name);
-    for (const gpumem_status status : {call.possible, gpumem_status{GPUMEM_ERROR_BUSY}}) {
+    for (const gpumem_status status :
+         {call.possible, gpumem_status{GPUMEM_ERROR_BUSY}, gpumem_status{GPUMEM_ERROR_INTERNAL}}) {
       EXPECT_EQ(refused(status, true, call.make), status);
       EXPECT_NE(std::strstr(error.message, "the other process says: go away"), nullptr) << error.message;
     }
