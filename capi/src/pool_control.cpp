@@ -47,6 +47,7 @@ core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject
   request.flags = desc.flags;
   request.limit = desc.limit;
   request.release_threshold = desc.release_threshold;
+  request.low_water = desc.low_water;
   request.initial_size = desc.initial_size;
   request.segment_size = desc.segment_size;
   decode.size_or_zero(desc.limit, "limit");
@@ -56,6 +57,10 @@ core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject
   if (desc.limit != 0 && desc.initial_size > desc.limit) {
     decode.refuse("initial_size is %" PRIu64 ", which is above the limit of %" PRIu64, desc.initial_size,
                   desc.limit);
+  }
+  if (desc.low_water > desc.release_threshold) {
+    decode.refuse("low_water is %" PRIu64 ", which is above the release threshold of %" PRIu64,
+                  desc.low_water, desc.release_threshold);
   }
   request.memory.handle_types = desc.handle_types;
   if ((desc.handle_types & ~GPUMEM_HANDLE_TYPE_POSIX_FD) != 0) {

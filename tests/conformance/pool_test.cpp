@@ -837,6 +837,36 @@ TEST(Pool, str_13_memory_stays_up_to_the_threshold) {
   give(pool, live);
 }
 
+TEST(Pool, str_13_what_goes_back_goes_back_down_to_the_low_water) {
+  const Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc();
+  desc.release_threshold = 32 * kMiB;
+  for (const uint64_t low : {uint64_t{0}, 8 * kMiB, 32 * kMiB}) {
+    SCOPED_TRACE(low);
+    desc.low_water = low;
+    const Pool pool = create_pool(instance.device(), desc);
+    EXPECT_EQ(info_of(pool).low_water, low);
+    give(pool, take(pool, 40 * kMiB));
+    EXPECT_EQ(info_of(pool).reserved_bytes, low == 0 ? 32 * kMiB : low);
+    // Up to the threshold nothing goes back.
+    give(pool, take(pool, 24 * kMiB));
+    const gpumem_pool_info before = info_of(pool);
+    EXPECT_EQ(before.reserved_bytes, low == 8 * kMiB ? 24 * kMiB : 32 * kMiB);
+    give(pool, take(pool, 24 * kMiB));
+    EXPECT_EQ(info_of(pool).release_count, before.release_count);
+    // A threshold below the low water counts for both.
+    EXPECT_OK(gpumem_pool_set_release_threshold(pool, 4 * kMiB, why()));
+    EXPECT_EQ(info_of(pool).reserved_bytes, 4 * kMiB);
+    EXPECT_EQ(info_of(pool).low_water, low);
+  }
+  for (const uint64_t low : {32 * kMiB + 1, UINT64_MAX}) {
+    desc.low_water = low;
+    gpumem_pool made = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_create(instance.device(), &desc, &made, why()));
+    EXPECT_EQ(made, nullptr);
+  }
+}
+
 TEST(Pool, str_14_without_a_stream_a_block_is_free_at_once) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device());

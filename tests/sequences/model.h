@@ -324,6 +324,7 @@ struct Pool : Object {
   gpumem_memory_flags memory_flags = 0;
   uint64_t limit = 0;
   uint64_t release_threshold = 0;
+  uint64_t low_water = 0;
   uint64_t range_size = 0;  // of a pool that has one
   uint64_t reserved = 0;
   uint64_t segments = 0;

@@ -276,7 +276,7 @@ void Player::follow_pool(int index, bool failed) {
               info.device_ordinal == device(known.device).ordinal && info.kind == known.kind &&
               info.flags == known.flags && info.memory_flags == known.memory_flags &&
               info.limit == known.limit && info.release_threshold == known.release_threshold &&
-              info.name == known.name,
+              info.low_water == known.low_water && info.name == known.name,
           name + " tells something else than before");
   require(info.live_count == known.blocks.size(), name + " has " + std::to_string(info.live_count) +
                                                       " blocks; expected " +
@@ -570,11 +570,15 @@ void Player::step_pool_create(Choice& choice) {
   constexpr uint64_t kSegments[] = {kPage, 1, kPage, 100000};
   desc->limit = choice.value(kLimits, kNoBytes);
   desc->release_threshold = choice.value(kThresholds, kNoBytes);
+  const uint8_t low = choice.byte();
+  desc->low_water =
+      low >= kWrong ? desc->release_threshold + 1 + low : desc->release_threshold / 4 * (low % 5);
   desc->initial_size = choice.value(kInitials, kNoBytes);
   desc->segment_size = choice.value(kSegments, kNoBytes);
   for (const uint64_t bytes : {desc->limit, desc->release_threshold, desc->initial_size, desc->segment_size})
     good = good && bytes < kTooLarge;
   good = good && (desc->limit == 0 || desc->initial_size <= desc->limit);
+  good = good && desc->low_water <= desc->release_threshold;
   const Name name(choice);
   desc->name = name.pointer();
   const bool wants_rights = choice.byte() % 4 == 3;
@@ -606,6 +610,7 @@ void Player::step_pool_create(Choice& choice) {
     made.memory_flags = desc->memory_flags;
     made.limit = desc->limit;
     made.release_threshold = desc->release_threshold;
+    made.low_water = desc->low_water;
     made.name = name.text();
   }
   Verdict verdict;

@@ -1105,6 +1105,7 @@ namespace GpuMem
       CapturedBytes = Sizes.FromNative(info->captured_bytes);
       ClassCount = (int)info->class_count;
       Name = Text.Read(info->name, 64);
+      LowWater = Sizes.FromNative(info->low_water);
     }
 
     /// <summary>Ordinal of its device.</summary>
@@ -1175,7 +1176,7 @@ namespace GpuMem
     /// <summary>Marks that the pool has enqueued in streams.</summary>
     public long MarkCount { get; private set; }
 
-    /// <summary>How often it has taken memory.</summary>
+    /// <summary>How often it has taken memory; all other blocks are of memory that it had.</summary>
     public long GrowCount { get; private set; }
 
     /// <summary>How often it has released some.</summary>
@@ -1193,6 +1194,9 @@ namespace GpuMem
     /// <summary>As it was created.</summary>
     public string Name { get; private set; }
 
+    /// <summary>As it was created.</summary>
+    public long LowWater { get; private set; }
+
     /// <summary>All of it.</summary>
     public override string ToString()
     {
@@ -1207,7 +1211,8 @@ namespace GpuMem
           .Add(nameof(CrossStreamCount), CrossStreamCount).Add(nameof(WaitCount), WaitCount)
           .Add(nameof(MarkCount), MarkCount).Add(nameof(GrowCount), GrowCount)
           .Add(nameof(ReleaseCount), ReleaseCount).Add(nameof(CaptureCount), CaptureCount)
-          .Add(nameof(CapturedBytes), CapturedBytes).Add(nameof(ClassCount), ClassCount).Add(nameof(Name), Name).ToString();
+          .Add(nameof(CapturedBytes), CapturedBytes).Add(nameof(ClassCount), ClassCount).Add(nameof(Name), Name)
+          .Add(nameof(LowWater), LowWater).ToString();
     }
   }
 

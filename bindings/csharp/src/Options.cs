@@ -942,7 +942,8 @@ namespace GpuMem
     public long Limit { get; set; }
 
     /// <summary>
-    /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0 means that all is kept.
+    /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to
+    /// <see cref="LowWater"/>. 0 means that all is kept.
     /// </summary>
     public long ReleaseThreshold { get; set; }
 
@@ -967,6 +968,13 @@ namespace GpuMem
     [AllowNull, MaybeNull]
     public string Name { get; set; }
 
+    /// <summary>
+    /// Bytes that the pool keeps once it has more than <see cref="ReleaseThreshold"/> and gives memory back, so that
+    /// not every free after the first gives some back too; at most <see cref="ReleaseThreshold"/>. 0 means
+    /// <see cref="ReleaseThreshold"/>.
+    /// </summary>
+    public long LowWater { get; set; }
+
     /// <summary>Its options.</summary>
     public override string ToString()
     {
@@ -974,7 +982,7 @@ namespace GpuMem
           .Add(nameof(Flags), Flags).Add(nameof(MemoryFlags), MemoryFlags).Add(nameof(HandleTypes), HandleTypes)
           .Add(nameof(Limit), Limit).Add(nameof(ReleaseThreshold), ReleaseThreshold)
           .Add(nameof(InitialSize), InitialSize).Add(nameof(SegmentSize), SegmentSize)
-          .Add(nameof(Accesses), Accesses).Add(nameof(Name), Name).ToString();
+          .Add(nameof(Accesses), Accesses).Add(nameof(Name), Name).Add(nameof(LowWater), LowWater).ToString();
     }
 
     internal gpumem_pool_desc Describe()
@@ -989,6 +997,7 @@ namespace GpuMem
       desc.release_threshold = Sizes.ToNative(ReleaseThreshold, nameof(ReleaseThreshold));
       desc.initial_size = Sizes.ToNative(InitialSize, nameof(InitialSize));
       desc.segment_size = Sizes.ToNative(SegmentSize, nameof(SegmentSize));
+      desc.low_water = Sizes.ToNative(LowWater, nameof(LowWater));
       return desc;
     }
   }

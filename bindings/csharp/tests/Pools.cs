@@ -107,13 +107,13 @@ namespace GpuMem.Tests
       var options = new PoolOptions
       {
         Flags = PoolFlags.AllowInternalDependencies, Limit = 1 << 30, ReleaseThreshold = 1 << 29, InitialSize = 4 * MiB,
-        SegmentSize = 8 * MiB, Name = "steps",
+        SegmentSize = 8 * MiB, Name = "steps", LowWater = 1 << 28,
       };
       MemoryPool pool = device.CreatePool(options);
       Check.Equal("MemoryPool { Kind = Device, Device = 0, Name = \"steps\" }", pool.ToString(), "text");
       PoolInfo info = pool.Info;
-      Check.Equal("Device 0 AllowInternalDependencies None 1073741824 536870912 0 0 steps", string.Join(" ",
-          info.Kind, info.DeviceOrdinal, info.Flags, info.MemoryFlags, info.Limit, info.ReleaseThreshold, info.LiveCount,
+      Check.Equal("Device 0 AllowInternalDependencies None 1073741824 536870912 268435456 0 0 steps", string.Join(" ",
+          info.Kind, info.DeviceOrdinal, info.Flags, info.MemoryFlags, info.Limit, info.ReleaseThreshold, info.LowWater, info.LiveCount,
           info.TotalCount, info.Name), "info");
       Check.That(info.ReservedBytes >= 4 * MiB && info.CachedBytes == info.ReservedBytes && info.SegmentCount > 0, info.ToString());
 

@@ -379,7 +379,8 @@ func (p *Pool) SetLimit(bytes uint64) error {
 	return checked(C.gpumem_go_pool_set_limit(p.id(), C.uint64_t(bytes)), p)
 }
 
-// SetReleaseThreshold sets how many bytes the pool keeps when blocks are freed.
+// SetReleaseThreshold sets how many bytes the pool keeps when blocks are freed. Its LowWater stays, or is the threshold
+// if that is lower.
 //   - bytes: new threshold; 0 means that all is kept
 func (p *Pool) SetReleaseThreshold(bytes uint64) error {
 	return checked(C.gpumem_go_pool_set_release_threshold(p.id(), C.uint64_t(bytes)), p)

@@ -1495,9 +1495,10 @@ typedef struct gpumem_pool_desc {
   uint64_t access_count;
   const char *
       name;
+  uint64_t low_water;
 } gpumem_pool_desc;
 #define GPUMEM_POOL_DESC_INIT \
-  { sizeof(gpumem_pool_desc), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, NULL }
+  { sizeof(gpumem_pool_desc), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, NULL, 0 }
 GPUMEM_API gpumem_status gpumem_pool_create(gpumem_device device, const gpumem_pool_desc *desc,
                                             gpumem_pool *out_pool, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_destroy(gpumem_pool pool, gpumem_error *error);
@@ -1580,13 +1581,12 @@ typedef struct gpumem_pool_info {
   uint32_t class_count;
   uint32_t reserved;
   char name[64];
+  uint64_t low_water;
 } gpumem_pool_info;
 #define GPUMEM_POOL_INFO_INIT                                                                               \
   {                                                                                                         \
     sizeof(gpumem_pool_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, {                                                                                             \
-      0                                                                                                     \
-    }                                                                                                       \
+        0, 0, {0}, 0                                                                                        \
   }
 GPUMEM_API gpumem_status gpumem_pool_get_info(gpumem_pool pool, gpumem_pool_info *out_info,
                                               gpumem_error *error);

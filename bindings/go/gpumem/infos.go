@@ -536,12 +536,13 @@ type PoolInfo struct {
 	CrossStreamCount uint64 // Blocks freed in one stream and allocated in another.
 	WaitCount        uint64 // Waits of one stream for another that the pool has enqueued.
 	MarkCount        uint64 // Marks that the pool has enqueued in streams.
-	GrowCount        uint64 // How often it has taken memory.
+	GrowCount        uint64 // How often it has taken memory; all other blocks are of memory that it had.
 	ReleaseCount     uint64 // How often it has released some.
 	CaptureCount     uint64 // Captures that have a part of it: see [Pool.ReleaseCapture].
 	CapturedBytes    uint64 // Bytes of their parts, live or free, and of released parts that work may still use.
 	ClassCount       int    // Number of size classes: see [Pool.Classes].
 	Name             string // As it was created.
+	LowWater         uint64 // As it was created.
 }
 
 func (info *nativePoolInfo) public() PoolInfo {
@@ -572,6 +573,7 @@ func (info *nativePoolInfo) public() PoolInfo {
 		CapturedBytes:     info.capturedBytes,
 		ClassCount:        int(info.classCount),
 		Name:              text(info.name[:]),
+		LowWater:          info.lowWater,
 	}
 }
 

@@ -566,7 +566,8 @@ type PoolOptions struct {
 	// devices, of other kinds and PoolFromDriver of 64 KiB. With a limit below one piece it takes none: a new pool serves
 	// nothing then, one that has memory what is free in it.
 	Limit uint64
-	// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0 means that all is kept.
+	// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to LowWater. 0 means
+	// that all is kept.
 	ReleaseThreshold uint64
 	// Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the limit, rounded down to what
 	// the limit has room for.
@@ -577,6 +578,9 @@ type PoolOptions struct {
 	// [Device.EnablePeerAccess], which is not checked.
 	Accesses []ProcessorAccess
 	Name     string // For messages and reports, up to 63 bytes without ASCII control characters.
+	// Bytes that the pool keeps once it has more than ReleaseThreshold and gives memory back, so that not every free after
+	// the first gives some back too; at most ReleaseThreshold. 0 means ReleaseThreshold.
+	LowWater uint64
 }
 
 // String returns the fields that are not zero.
@@ -599,6 +603,7 @@ func (o *PoolOptions) native() nativePoolDesc {
 		initialSize:      o.InitialSize,
 		segmentSize:      o.SegmentSize,
 		accessCount:      uint64(len(o.Accesses)),
+		lowWater:         o.LowWater,
 	}
 }
 

@@ -117,7 +117,7 @@ func TestPool(t *testing.T) {
 func TestOptionsOfPools(t *testing.T) {
 	d := device(t)
 	for number, options := range []PoolOptions{{Kind: KindRegistered}, {Kind: 77}, {Flags: 1 << 40}, {MemoryFlags: 1 << 40},
-		{HandleTypes: 1 << 40}, {HandleTypes: HandleTypeFabric}, {NUMANode: 1}, {InitialSize: 2, Limit: 1}, {Limit: 1 << 63}, {SegmentSize: 1 << 63}, {Name: "a\x00b"},
+		{HandleTypes: 1 << 40}, {HandleTypes: HandleTypeFabric}, {NUMANode: 1}, {InitialSize: 2, Limit: 1}, {ReleaseThreshold: 1, LowWater: 2}, {Limit: 1 << 63}, {SegmentSize: 1 << 63}, {Name: "a\x00b"},
 		{Name: strings.Repeat("a", 64)}, {Accesses: []ProcessorAccess{{Location: 77}}},
 		{Kind: KindPinned, Accesses: []ProcessorAccess{{Location: LocationDevice, LocationID: 1, Access: AccessReadWrite}}}} {
 		if p, err := d.NewPool(options); !errors.Is(err, ErrInvalidArgument) {
@@ -126,9 +126,9 @@ func TestOptionsOfPools(t *testing.T) {
 		}
 	}
 	p := newPool(t, d, PoolOptions{Flags: PoolAllowInternalDependencies | PoolDebug, ReleaseThreshold: 1 << 20, InitialSize: 1 << 20,
-		SegmentSize: 2 << 20})
+		SegmentSize: 2 << 20, LowWater: 1 << 19})
 	if info := poolInfo(t, p); info.Flags != PoolAllowInternalDependencies|PoolDebug || info.ReleaseThreshold != 1<<20 ||
-		info.ReservedBytes < 1<<20 {
+		info.LowWater != 1<<19 || info.ReservedBytes < 1<<20 {
 		t.Errorf("the pool is %+v", info)
 	}
 	b := newBlock(t, p, 1000, nil)

@@ -579,6 +579,7 @@ type nativePoolDesc struct {
 	accesses         uintptr
 	accessCount      uint64
 	name             uintptr
+	lowWater         uint64
 }
 
 type nativePoolAttempt struct {
@@ -618,6 +619,7 @@ type nativePoolInfo struct {
 	classCount        uint32
 	reserved          uint32
 	name              [64]byte
+	lowWater          uint64
 }
 
 type nativePoolClassInfo struct {

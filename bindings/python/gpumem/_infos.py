@@ -605,12 +605,13 @@ class PoolInfo(NamedTuple):
     - ``cross_stream_count``: Blocks freed in one stream and allocated in another.
     - ``wait_count``: Waits of one stream for another that the pool has enqueued.
     - ``mark_count``: Marks that the pool has enqueued in streams.
-    - ``grow_count``: How often it has taken memory.
+    - ``grow_count``: How often it has taken memory; all other blocks are of memory that it had.
     - ``release_count``: How often it has released some.
     - ``capture_count``: Captures that have a part of it: see :meth:`Pool.release_capture`.
     - ``captured_bytes``: Bytes of their parts, live or free, and of released parts that work may still use.
     - ``class_count``: Number of size classes: see :meth:`Pool.classes`.
     - ``name``: As it was created.
+    - ``low_water``: As it was created.
     """
 
     device_ordinal: int
@@ -639,6 +640,7 @@ class PoolInfo(NamedTuple):
     captured_bytes: int
     class_count: int
     name: str
+    low_water: int
 
 
 def pool_info(found: Any) -> PoolInfo:
@@ -647,7 +649,8 @@ def pool_info(found: Any) -> PoolInfo:
         found.release_threshold, found.live_count, found.live_bytes, found.reserved_bytes, found.cached_bytes,
         found.segment_count, found.peak_live_count, found.peak_live_bytes, found.peak_reserved_bytes, found.total_count,
         found.total_bytes, found.cross_stream_count, found.wait_count, found.mark_count, found.grow_count,
-        found.release_count, found.capture_count, found.captured_bytes, found.class_count, text(found.name))
+        found.release_count, found.capture_count, found.captured_bytes, found.class_count, text(found.name),
+        found.low_water)
 
 
 class PoolClass(NamedTuple):

@@ -639,12 +639,12 @@ class Device(DeviceKnown, Unique):
 
     def pool(self, kind: Union[Kind, str, int] = "device", *, flags: Union[PoolFlags, str, int] = 0,
              memory_flags: Union[MemoryFlags, str, int] = 0, handle_types: Union[HandleTypes, str, int] = 0,
-             numa_node: int = 0, limit: int = 0, release_threshold: int = 0, initial_size: int = 0, segment_size: int = 0,
-             accesses: Optional[Accesses] = None, name: Optional[str] = None) -> Pool:
+             numa_node: int = 0, limit: int = 0, release_threshold: int = 0, low_water: int = 0, initial_size: int = 0,
+             segment_size: int = 0, accesses: Optional[Accesses] = None, name: Optional[str] = None) -> Pool:
         """Makes a pool, which allocates and frees blocks of memory fast; see :class:`Pool`."""
         from ._pool import Pool
         return Pool(self, kind, flags=flags, memory_flags=memory_flags, handle_types=handle_types, numa_node=numa_node,
-                    limit=limit, release_threshold=release_threshold, initial_size=initial_size,
+                    limit=limit, release_threshold=release_threshold, low_water=low_water, initial_size=initial_size,
                     segment_size=segment_size, accesses=accesses, name=name)
 
     # ---- physical memory ----

@@ -584,7 +584,8 @@ class gpumem_pool_desc(Growing):
     _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("numa_node", c_int32), ("flags", c_uint64),
                 ("memory_flags", c_uint64), ("handle_types", c_uint64), ("limit", c_uint64),
                 ("release_threshold", c_uint64), ("initial_size", c_uint64), ("segment_size", c_uint64),
-                ("accesses", POINTER(gpumem_access_desc)), ("access_count", c_uint64), ("name", c_char_p)]
+                ("accesses", POINTER(gpumem_access_desc)), ("access_count", c_uint64), ("name", c_char_p),
+                ("low_water", c_uint64)]
 
 
 class gpumem_pool_attempt(Growing):
@@ -600,7 +601,7 @@ class gpumem_pool_info(Growing):
                 ("total_count", c_uint64), ("total_bytes", c_uint64), ("cross_stream_count", c_uint64),
                 ("wait_count", c_uint64), ("mark_count", c_uint64), ("grow_count", c_uint64),
                 ("release_count", c_uint64), ("capture_count", c_uint64), ("captured_bytes", c_uint64),
-                ("class_count", c_uint32), ("reserved", c_uint32), ("name", c_char * 64)]
+                ("class_count", c_uint32), ("reserved", c_uint32), ("name", c_char * 64), ("low_water", c_uint64)]
 
 
 class gpumem_pool_class_info(Growing):

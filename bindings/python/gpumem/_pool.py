@@ -73,8 +73,9 @@ class Pool(PoolKnown, Owner):
     ``kind`` is "device", "pinned", "managed", or "pageable" for ordinary memory. ``memory_flags`` are properties that the
     memory must have. ``handle_types`` are "posix_fd" if blocks are to be shared by file descriptors; of a pool of "device"
     memory without ``memory_flags`` only. The pool takes at most ``limit`` bytes, and keeps what is freed, or with
-    ``release_threshold`` that many bytes. It takes ``initial_size`` bytes at once, and then at least ``segment_size`` bytes at
-    a time. ``accesses`` are those of other devices, as in :meth:`Range.set_access`. ``flags`` are :class:`PoolFlags`.
+    ``release_threshold`` that many bytes; with more, it gives back what is free down to ``low_water``. It takes
+    ``initial_size`` bytes at once, and then at least ``segment_size`` bytes at a time. ``accesses`` are those of other
+    devices, as in :meth:`Range.set_access`. ``flags`` are :class:`PoolFlags`.
 
     Blocks are allocated and freed in the order of a stream: a :class:`Stream`, or one of other code as :meth:`Stream.wrap`
     takes it. A block may be used at once by work of that stream, and what was enqueued before the free still has it. Work of
@@ -92,14 +93,15 @@ class Pool(PoolKnown, Owner):
 
     def __init__(self, device: Device, kind: Union[Kind, str, int] = "device", *, flags: Union[PoolFlags, str, int] = 0,
                  memory_flags: Union[MemoryFlags, str, int] = 0, handle_types: Union[HandleTypes, str, int] = 0,
-                 numa_node: int = 0, limit: int = 0, release_threshold: int = 0, initial_size: int = 0,
-                 segment_size: int = 0, accesses: Optional[Accesses] = None, name: Optional[str] = None) -> None:
+                 numa_node: int = 0, limit: int = 0, release_threshold: int = 0, low_water: int = 0,
+                 initial_size: int = 0, segment_size: int = 0, accesses: Optional[Accesses] = None,
+                 name: Optional[str] = None) -> None:
         self._closed = True
         desc = c.gpumem_pool_desc(
             kind=code(Kind, kind, "kind", _CHOICE), numa_node=i32(numa_node, "numa_node"),
             flags=flags_of(PoolFlags, flags, "flags"), memory_flags=flags_of(MemoryFlags, memory_flags, "memory_flags"),
             handle_types=flags_of(HandleTypes, handle_types, "handle_types"), limit=u64(limit, "limit"),
-            release_threshold=u64(release_threshold, "release_threshold"),
+            release_threshold=u64(release_threshold, "release_threshold"), low_water=u64(low_water, "low_water"),
             initial_size=u64(initial_size, "initial_size"), segment_size=u64(segment_size, "segment_size"),
             name=encoded(name))
         if accesses is not None:

@@ -71,14 +71,15 @@ class PoolTest(Case):
         for options in ({"kind": "registered"}, {"kind": 77}, {"kind": "none"}, {"flags": 1 << 40}, {"flags": "wrong"},
                         {"memory_flags": 1 << 40}, {"handle_types": 1 << 40}, {"handle_types": "fabric"}, {"numa_node": 1},
                         {"limit": 1 << 63}, {"limit": -1}, {"segment_size": 1 << 63}, {"initial_size": 2, "limit": 1},
+                        {"release_threshold": 1, "low_water": 2},
                         {"name": "a\0b"}, {"name": "a" * 64}):
             with self.assertRaises(gpumem.InvalidArgument, msg=options):
                 self.device.pool(**options)
         with self.device.pool(flags="allow_internal_dependencies|debug", release_threshold=1 << 20, initial_size=1 << 20,
-                              segment_size=2 << 20) as pool:
+                              segment_size=2 << 20, low_water=1 << 19) as pool:
             info = pool.info()
-            self.assertEqual((info.flags, info.release_threshold),
-                             (PoolFlags.ALLOW_INTERNAL_DEPENDENCIES | PoolFlags.DEBUG, 1 << 20))
+            self.assertEqual((info.flags, info.release_threshold, info.low_water),
+                             (PoolFlags.ALLOW_INTERNAL_DEPENDENCIES | PoolFlags.DEBUG, 1 << 20, 1 << 19))
             self.assertGreaterEqual(info.reserved_bytes, 1 << 20)
             with pool.alloc(1000) as block:
                 self.assertEqual(self.instance.block_info(block).requested_size, 1000)

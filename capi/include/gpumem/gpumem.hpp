@@ -1106,6 +1106,7 @@ struct PoolDesc {
   const gpumem_access_desc *accesses = {};
   uint64_t access_count = {};
   const char *name = {};
+  uint64_t low_water = {};
 
   /// As C has it.
   gpumem_pool_desc c() const noexcept {
@@ -1122,6 +1123,7 @@ struct PoolDesc {
     made.accesses = accesses;
     made.access_count = access_count;
     made.name = name;
+    made.low_water = low_water;
     return made;
   }
 };

@@ -84,7 +84,8 @@ typedef struct gpumem_pool_desc {
    * devices, of other kinds and #GPUMEM_POOL_FROM_DRIVER of 64 KiB. With a limit below one piece it
    * takes none: a new pool serves nothing then, one that has memory what is free in it. */
   uint64_t limit;
-  /** Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0 means that all is kept. */
+  /** Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to `low_water`. 0 means that all is
+   * kept. */
   uint64_t release_threshold;
   /** Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the limit, rounded down to what the limit
    * has room for. */
@@ -98,11 +99,14 @@ typedef struct gpumem_pool_desc {
   uint64_t access_count; /**< Number of entries; 0 with NULL. */
   const char *
       name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+  /** Bytes that the pool keeps once it has more than `release_threshold` and gives memory back, so that not every free after the
+   * first gives some back too; at most `release_threshold`. 0 means `release_threshold`. */
+  uint64_t low_water;
 } gpumem_pool_desc;
 
 /** Initial value of a gpumem_pool_desc. */
 #define GPUMEM_POOL_DESC_INIT \
-  { sizeof(gpumem_pool_desc), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, NULL }
+  { sizeof(gpumem_pool_desc), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, NULL, 0 }
 
 /** Creates a pool.
  *
@@ -112,7 +116,8 @@ typedef struct gpumem_pool_desc {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the pool was written to `*out_pool`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size, another kind, an unknown flag, a flag of memory that does
- *         not belong to the kind, #GPUMEM_POOL_FROM_DRIVER with another kind than #GPUMEM_KIND_DEVICE or with a flag of memory, no such NUMA node, a size above 2^63-1, an initial size above the limit, entries of
+ *         not belong to the kind, #GPUMEM_POOL_FROM_DRIVER with another kind than #GPUMEM_KIND_DEVICE or with a flag of memory, no such NUMA node, a size above 2^63-1, an initial size above the limit, a low
+ *         water above the release threshold, entries of
  *         access as gpumem_range_set_access() refuses them, another handle type, or accesses or handle types for a pool that is not
  *         of device memory
  * \retval GPUMEM_ERROR_UNSUPPORTED the kind, a required property, a handle type, or access of another device cannot be granted
@@ -529,7 +534,7 @@ GPUMEM_API gpumem_status gpumem_pool_capacity_for(gpumem_pool pool, const uint64
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_pool_set_limit(gpumem_pool pool, uint64_t bytes, gpumem_error *error);
 
-/** Sets how many bytes the pool keeps when blocks are freed.
+/** Sets how many bytes the pool keeps when blocks are freed. Its `low_water` stays, or is the threshold if that is lower.
  *
  * \param pool pool to change
  * \param bytes new threshold; 0 means that all is kept
@@ -572,23 +577,22 @@ typedef struct gpumem_pool_info {
   uint64_t cross_stream_count; /**< Blocks freed in one stream and allocated in another. */
   uint64_t wait_count;         /**< Waits of one stream for another that the pool has enqueued. */
   uint64_t mark_count;         /**< Marks that the pool has enqueued in streams. */
-  uint64_t grow_count;         /**< How often it has taken memory. */
-  uint64_t release_count;      /**< How often it has released some. */
-  uint64_t capture_count;      /**< Captures that have a part of it: see gpumem_pool_release_capture(). */
+  uint64_t grow_count;    /**< How often it has taken memory; all other blocks are of memory that it had. */
+  uint64_t release_count; /**< How often it has released some. */
+  uint64_t capture_count; /**< Captures that have a part of it: see gpumem_pool_release_capture(). */
   uint64_t
       captured_bytes; /**< Bytes of their parts, live or free, and of released parts that work may still use. */
   uint32_t class_count; /**< Number of size classes: see gpumem_pool_get_class_info(). */
   uint32_t reserved;    /**< 0. */
   char name[64];        /**< As it was created. */
+  uint64_t low_water;   /**< As it was created. */
 } gpumem_pool_info;
 
 /** Initial value of a gpumem_pool_info. */
 #define GPUMEM_POOL_INFO_INIT                                                                               \
   {                                                                                                         \
     sizeof(gpumem_pool_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, {                                                                                             \
-      0                                                                                                     \
-    }                                                                                                       \
+        0, 0, {0}, 0                                                                                        \
   }
 
 /** Gets information about a pool.

@@ -48,6 +48,7 @@ struct PoolRequest {
   gpumem_pool_flags flags = 0;
   uint64_t limit = 0;
   uint64_t release_threshold = 0;
+  uint64_t low_water = 0;  // 0: the threshold
   uint64_t initial_size = 0;
   uint64_t segment_size = 0;
 };

@@ -99,6 +99,7 @@ gpumem_pool_info PoolCore::info() {
   info.handle_types = request_.memory.handle_types;
   info.limit = limit_;
   info.release_threshold = release_threshold_;
+  info.low_water = request_.low_water;
   info.live_count = totals.count;
   info.live_bytes = totals.bytes;
   info.reserved_bytes = source_.bytes();

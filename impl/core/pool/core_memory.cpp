@@ -188,7 +188,9 @@ void PoolCore::keep_threshold() {
   mark_all();
   poll();
   sweep();
-  release_free(source_.bytes() - release_threshold_);
+  const uint64_t kept =
+      request_.low_water == 0 ? release_threshold_ : std::min(request_.low_water, release_threshold_);
+  release_free(source_.bytes() - kept);
 }
 
 // ---- lack of memory ----

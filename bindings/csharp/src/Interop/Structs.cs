@@ -979,6 +979,7 @@ namespace GpuMem.Interop
     public gpumem_access_desc* accesses;
     public ulong access_count;
     public IntPtr name;
+    public ulong low_water;
 
     /// <summary>One that knows its size, and is 0 otherwise.</summary>
     public static gpumem_pool_desc Sized()
@@ -1034,6 +1035,7 @@ namespace GpuMem.Interop
     public uint class_count;
     public uint reserved;
     public fixed byte name[64];
+    public ulong low_water;
 
     /// <summary>One that knows its size, and is 0 otherwise.</summary>
     public static gpumem_pool_info Sized()

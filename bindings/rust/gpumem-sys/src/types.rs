@@ -1879,8 +1879,8 @@ structs! {
         /// limit below one piece it takes none: a new pool serves nothing then, one that has memory
         /// what is free in it.
         limit: u64,
-        /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0
-        /// means that all is kept.
+        /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free,
+        /// down to `low_water`. 0 means that all is kept.
         release_threshold: u64,
         /// Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the
         /// limit, rounded down to what the limit has room for.
@@ -1899,6 +1899,10 @@ structs! {
         /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
         /// copied.
         name: *const c_char,
+        /// Bytes that the pool keeps once it has more than `release_threshold` and gives memory
+        /// back, so that not every free after the first gives some back too; at most
+        /// `release_threshold`. 0 means `release_threshold`.
+        low_water: u64,
     }
     /// Answer of `gpumem_pool_try_alloc()`.
     growing gpumem_pool_attempt {
@@ -1965,7 +1969,7 @@ structs! {
         wait_count: u64,
         /// Marks that the pool has enqueued in streams.
         mark_count: u64,
-        /// How often it has taken memory.
+        /// How often it has taken memory; all other blocks are of memory that it had.
         grow_count: u64,
         /// How often it has released some.
         release_count: u64,
@@ -1979,6 +1983,8 @@ structs! {
         reserved: u32,
         /// As it was created.
         name: [c_char; 64],
+        /// As it was created.
+        low_water: u64,
     }
     /// Information about a size class: blocks of one usable size. Larger blocks than the largest
     /// class has are cut to measure.

@@ -1148,7 +1148,8 @@ impl Pool {
         unsafe { call!(gpumem_pool_set_limit(self.handle(), bytes)) }.map(drop)
     }
 
-    /// Sets how many bytes the pool keeps when blocks are freed.
+    /// Sets how many bytes the pool keeps when blocks are freed. Its `low_water` stays, or is the threshold
+    /// if that is lower.
     ///
     /// - `bytes`: new threshold; 0 means that all is kept
     ///

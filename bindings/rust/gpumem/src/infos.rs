@@ -764,7 +764,7 @@ pub struct PoolInfo {
     pub wait_count: u64,
     /// Marks that the pool has enqueued in streams.
     pub mark_count: u64,
-    /// How often it has taken memory.
+    /// How often it has taken memory; all other blocks are of memory that it had.
     pub grow_count: u64,
     /// How often it has released some.
     pub release_count: u64,
@@ -776,6 +776,8 @@ pub struct PoolInfo {
     pub class_count: u32,
     /// As it was created.
     pub name: String,
+    /// As it was created.
+    pub low_water: u64,
 }
 
 impl PoolInfo {
@@ -807,6 +809,7 @@ impl PoolInfo {
             captured_bytes: info.captured_bytes,
             class_count: info.class_count,
             name: array_text(&info.name),
+            low_water: info.low_water,
         }
     }
 }

@@ -572,6 +572,7 @@ pub struct PoolOptions {
     pub(crate) segment_size: u64,
     pub(crate) accesses: Vec<(Processor, Access)>,
     pub(crate) name: Option<String>,
+    pub(crate) low_water: u64,
 }
 
 impl Default for PoolOptions {
@@ -596,6 +597,7 @@ impl PoolOptions {
             segment_size: 0,
             accesses: Vec::new(),
             name: None,
+            low_water: 0,
         }
     }
 
@@ -630,8 +632,8 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0 means that all
-    /// is kept.
+    /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to
+    /// `low_water`. 0 means that all is kept.
     #[must_use]
     pub fn release_threshold(mut self, release_threshold: u64) -> Self {
         self.release_threshold = release_threshold;
@@ -660,6 +662,15 @@ impl PoolOptions {
         self
     }
 
+    /// Bytes that the pool keeps once it has more than `release_threshold` and gives memory back, so that not
+    /// every free after the first gives some back too; at most `release_threshold`. 0 means
+    /// `release_threshold`.
+    #[must_use]
+    pub fn low_water(mut self, low_water: u64) -> Self {
+        self.low_water = low_water;
+        self
+    }
+
     pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_pool_desc, impl Sized>, Error> {
         let accesses = describe_accesses(&self.accesses);
         let name = c_text(self.name.as_deref(), "PoolOptions::name")?;
@@ -676,6 +687,7 @@ impl PoolOptions {
             accesses: first_of(&accesses),
             access_count: accesses.len() as u64,
             name: c_pointer(&name),
+            low_water: self.low_water,
             ..Default::default()
         };
         Ok(Desc::new(desc, (accesses, name)))

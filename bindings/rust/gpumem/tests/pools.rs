@@ -67,6 +67,7 @@ fn blocks_are_counted() {
             .flags(PoolFlags::ALLOW_INTERNAL_DEPENDENCIES)
             .limit(1 << 30)
             .release_threshold(1 << 29)
+            .low_water(1 << 28)
             .initial_size(4 * MIB)
             .segment_size(8 * MIB)
             .name("steps");
@@ -74,7 +75,7 @@ fn blocks_are_counted() {
         let info = pool.info().unwrap();
         assert_eq!((info.kind, info.device_ordinal, info.name.as_str()), (Kind::DEVICE, 0, "steps"));
         assert_eq!(info.flags, PoolFlags::ALLOW_INTERNAL_DEPENDENCIES);
-        assert_eq!((info.limit, info.release_threshold), (1 << 30, 1 << 29));
+        assert_eq!((info.limit, info.release_threshold, info.low_water), (1 << 30, 1 << 29, 1 << 28));
         assert_eq!((info.live_count, info.live_bytes, info.total_count), (0, 0, 0));
         assert!(info.reserved_bytes >= 4 * MIB && info.cached_bytes == info.reserved_bytes, "{info:?}");
         assert!(info.segment_count >= 1 && info.grow_count >= 1 && info.memory_flags == MemoryFlags::NONE);
