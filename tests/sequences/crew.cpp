@@ -2,6 +2,9 @@
 // Several threads on one instance. Some objects are doomed: any thread may destroy them, so that a call with
 // one either does its work or gets STALE_HANDLE, and exactly one destroy succeeds. Every other object stays,
 // and the bytes of each memory belong to one thread, so that what it holds is certain.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -149,6 +152,7 @@ class Crew {
   void ask_pool(Kind kind, const Shared& pool, Choice& choice);
   void data(Choice& choice, bool copies);
   void check_data(Choice& choice);
+  void upload(Choice& choice);
   void register_pages(Choice& choice);
   void open_another();
 
@@ -228,7 +232,7 @@ void Crew::data(Choice& choice, bool copies) {
   const Region& read = player_.region(source.region);
   for (uint64_t i = 0; i < size; ++i) {
     written.bytes[i] = read.bytes[i];
-    written.known[i] = static_cast<bool>(read.known[i]);
+    written.known[i] = read.known[i];
   }
 }
 
@@ -247,6 +251,47 @@ void Crew::check_data(Choice& choice) {
                    std::to_string(expected.bytes[i]));
     }
   }
+}
+
+// All of a large memory, from ordinary memory or a file: threads of the library copy for several callers.
+void Crew::upload(Choice& choice) {
+  const Shared* const to = pick_bytes(choice);
+  const Shared* in = pick_lasting(choice);
+  const uint8_t value = choice.byte();
+  const bool from_file = choice.byte() % 3 == 2;
+  if (to == nullptr) return;
+  const Memory& memory = player_.memory(to->index);
+  if (memory.size < Model::kLeastOfThreads) return;
+  Region& written = player_.region(memory.region);
+  constexpr uint64_t kStripe = 4096;
+  std::vector<uint8_t> bytes(memory.size);
+  for (uint64_t at = 0; at < bytes.size(); at += kStripe)
+    std::memset(&bytes[at], static_cast<uint8_t>(value + at / kStripe), std::min(kStripe, bytes.size() - at));
+  if (from_file) in = nullptr;
+  const gpumem_stream stream = in == nullptr ? nullptr : as<gpumem_stream>(in->handle);
+  order(to->index, stream);
+  if (from_file) {
+    const int file = memfd_create("a thread's", MFD_CLOEXEC);
+    gpumem_copy_file_desc desc = GPUMEM_COPY_FILE_DESC_INIT;
+    desc.file_descriptor = file;
+    desc.pointer = memory.address;
+    desc.size = bytes.size();
+    player_.require(pwrite(file, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+                    "a file cannot be written");
+    const gpumem_status status = gpumem_copy_file(stage_.instance, &desc, nullptr, nullptr);
+    close(file);
+    check("gpumem_copy_file", text("memory", *to), {GPUMEM_SUCCESS}, status);
+  } else {
+    gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
+    options.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
+    check(stream != nullptr ? "gpumem_copy_async" : "gpumem_copy", text("memory", *to) + ", ordinary memory",
+          {GPUMEM_SUCCESS},
+          stream != nullptr
+              ? gpumem_copy_async(stream, memory.address, bytes.data(), bytes.size(), &options, nullptr)
+              : gpumem_copy(stage_.instance, memory.address, bytes.data(), bytes.size(), nullptr, nullptr));
+  }
+  written.bytes = std::move(bytes);
+  std::fill(written.known.begin(), written.known.end(), uint8_t{1});
 }
 
 // A block that everybody may free. It is written in its stream, or at once.
@@ -486,6 +531,12 @@ void Crew::play(const Step& step) {
     case Kind::k_copy:
     case Kind::k_copy_2d:
       return data(choice, true);
+    case Kind::k_copy_async:
+    case Kind::k_copy_2d_async:
+    case Kind::k_copy_regions:
+    case Kind::k_copy_regions_async:
+    case Kind::k_copy_file:
+      return upload(choice);
     case Kind::k_fill:
     case Kind::k_fill_2d:
     case Kind::k_cpu_write:

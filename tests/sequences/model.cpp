@@ -120,9 +120,8 @@ Arena::Arena() : page_(static_cast<uint64_t>(sysconf(_SC_PAGESIZE))), base_(kept
     std::memset(writable(), 0, size());
     return;
   }
-  // A forbidden page, the pages to be used, a forbidden page, a page to be read, a forbidden page.
-  const uint64_t whole = (kPages + 4) * page_;
-  base_ = static_cast<uint8_t*>(mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  // Forbidden pages, the pages to be used, a forbidden page, a page to be read, a forbidden page.
+  base_ = static_cast<uint8_t*>(mmap(nullptr, whole(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (base_ == MAP_FAILED || mprotect(writable(), size(), PROT_READ | PROT_WRITE) != 0 ||
       mprotect(read_only(), page_, PROT_READ) != 0) {
     std::abort();
@@ -130,10 +129,25 @@ Arena::Arena() : page_(static_cast<uint64_t>(sysconf(_SC_PAGESIZE))), base_(kept
 }
 
 Arena::~Arena() {
-  if (uint8_t* const other = kept_arena.exchange(base_)) munmap(other, (kPages + 4) * page_);
+  uint8_t* const other = large_ ? base_ : kept_arena.exchange(base_);
+  if (other != nullptr) munmap(other, whole());
 }
 
-Model::Model(bool host) : on_host(host) {
+void Arena::enlarge() {
+  large_ = true;
+  if (mprotect(writable(), size(), PROT_READ | PROT_WRITE) != 0) std::abort();
+}
+
+Model::Model(bool host) : on_host(host) { add_arena(); }
+
+void Model::enlarge() {
+  large = true;
+  arena.enlarge();
+  regions.clear();
+  add_arena();
+}
+
+void Model::add_arena() {
   add_region(arena.writable(), arena.size());
   add_region(arena.read_only(), arena.page());
   for (Region& region : regions)

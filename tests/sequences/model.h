@@ -65,7 +65,7 @@ struct Access {
 struct Region {
   uint8_t* cpu = nullptr;  // where the CPU reaches them; NULL for device memory
   std::vector<uint8_t> bytes;
-  std::vector<bool> known;
+  std::vector<uint8_t> known;  // whether each byte is
   std::vector<Access> accesses;
   int tainted_by = -1;  // instance with a lost device whose work may or may not have touched them
 };
@@ -393,26 +393,35 @@ struct Found {
 class Arena {
  public:
   static constexpr uint64_t kPages = 16;
+  static constexpr uint64_t kLargeBytes = uint64_t{13} << 20;
 
   Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
+  // Room for copies that threads of the library make.
+  void enlarge();
+
   uint64_t page() const { return page_; }
-  uint8_t* writable() const { return base_ + page_; }
-  uint64_t size() const { return kPages * page_; }
-  uint8_t* forbidden() const { return writable() + size(); }
+  uint8_t* writable() const { return forbidden() - size(); }
+  uint64_t size() const { return large_ ? kLargeBytes : kPages * page_; }
+  uint8_t* forbidden() const { return base_ + page_ + kLargeBytes; }
   uint8_t* read_only() const { return forbidden() + page_; }
 
  private:
+  uint64_t whole() const { return kLargeBytes + 4 * page_; }
+
   uint64_t page_;
   uint8_t* base_;
+  bool large_ = false;
 };
 
 class Model {
  public:
   explicit Model(bool on_host);
+  // For a sequence with large copies.
+  void enlarge();
 
   const bool on_host;
   Arena arena;
@@ -433,8 +442,11 @@ class Model {
   std::vector<Freed> freed;
   uint64_t objects_made = 0;
   bool shares_descriptors = false;  // physical memory can be shared by file descriptor
+  bool large = false;
 
-  static constexpr uint64_t kHostVmmUnit = 1 << 16;  // of instances that a sequence opens
+  static constexpr uint64_t kHostVmmUnit = 1 << 16;                  // of instances that a sequence opens
+  static constexpr uint64_t kLargeBytes = (uint64_t{12} << 20) + 5;  // of memories to copy from and to
+  static constexpr uint64_t kLeastOfThreads = uint64_t{8} << 20;     // copies that the library's threads make
   static constexpr int kArenaRegion = 0;
   static constexpr int kReadOnlyRegion = 1;
 
@@ -480,6 +492,7 @@ class Model {
   void remove_memory(Memory& memory);
 
  private:
+  void add_arena();
   gpumem_kind_stats& counts(const Memory& memory);
 };
 

@@ -119,7 +119,11 @@ std::optional<Difference> Player::play(const Sequence& sequence) {
   try {
     const Step first{};
     Choice choice(first);
+    constexpr uint8_t kOneIn = 17;
+    // A planted difference is to be shown with the steps that it needs alone.
+    if (sequence.setup % kOneIn == kOneIn / 2 && !options_.planted) model_.enlarge();
     open(choice, sequence.setup, true);
+    if (model_.large) make_large();
     // With several threads, the first half makes what they share.
     const size_t alone = options_.threads > 1 ? (sequence.steps.size() + 1) / 2 : sequence.steps.size();
     for (; at < alone; ++at) {
@@ -133,6 +137,19 @@ std::optional<Difference> Player::play(const Sequence& sequence) {
     return Difference{at, failed.what};
   }
   return std::nullopt;
+}
+
+// A memory for each thread that large copies are made with, and a stream.
+void Player::make_large() {
+  constexpr uint8_t kSizeOfLarge = 9;  // see pick_size()
+  Step create{};
+  create.kind = Kind::k_memory_create;
+  create.values = {0, 0, static_cast<uint8_t>(model_.on_host ? 1 : 0), kSizeOfLarge};
+  for (uint32_t i = 0; i < options_.threads; ++i)
+    play_step(create);
+  create.kind = Kind::k_stream_create;
+  create.values = {};
+  play_step(create);
 }
 
 namespace {
@@ -376,12 +393,16 @@ Player::Address Player::pick_address(Choice& choice, int instance) {
   const uint8_t place = choice.byte();
   const auto within = [&](uint8_t* base, uint64_t size, const std::string& name) {
     // Mostly aligned places; the last bytes and the end are reached by wrong choices.
+    if (model_.large && place < kWrong && place % 4 != 0) {
+      const uint64_t small = std::min(uint64_t{4} * place, size);  // so that much is left
+      return Address{base + small, size - small, name + "+" + std::to_string(small)};
+    }
     uint64_t offset =
         place < kWrong ? place * (size / kWrong) / 8 * 8 : size - static_cast<uint64_t>(place - kWrong) % 10;
     if (offset > size) offset = 0;
     return Address{base + offset, size - offset, name + "+" + std::to_string(offset)};
   };
-  if (byte < 120) {
+  if (byte < (model_.large ? 90 : 120)) {
     std::vector<size_t> live;
     for (size_t i = 0; i < model_.memories.size(); ++i) {
       const Memory& candidate = model_.memories[i];
@@ -389,7 +410,7 @@ Player::Address Player::pick_address(Choice& choice, int instance) {
         live.push_back(i);
     }
     if (!live.empty()) {
-      const size_t index = live[byte % live.size()];
+      const size_t index = model_.large && byte % 2 == 0 ? live.front() : live[byte % live.size()];
       const Memory& chosen = model_.memories[index];
       const bool by_device = chosen.host == nullptr || (chosen.address != nullptr && place % 2 == 1);
       return within(by_device ? chosen.address : chosen.host, chosen.size,
@@ -428,6 +449,29 @@ Player::Address Player::pick_address(Choice& choice, int instance) {
   }
 }
 
+// Where a copy to an address is from. A large one is mostly between ordinary memory and other memory.
+Player::Address Player::pick_other_end(Choice& choice, int instance, const Address& end) {
+  Address picked = pick_address(choice, instance);
+  const Arena& arena = model_.arena;
+  const auto in_heap = [&](const Address& each) {
+    return reinterpret_cast<uintptr_t>(each.pointer) - reinterpret_cast<uintptr_t>(arena.writable()) <
+           arena.size();
+  };
+  if (!model_.large || in_heap(end) != in_heap(picked)) return picked;
+  const uint64_t offset = picked.left % 1024;
+  if (!in_heap(end)) {
+    if (end.left < Model::kLeastOfThreads) return picked;
+    return {arena.writable() + offset, arena.size() - offset, "heap+" + std::to_string(offset)};
+  }
+  for (size_t i = 0; i < model_.memories.size(); ++i) {
+    const Memory& each = model_.memories[i];
+    if (each.life != Life::kLive || each.instance != instance || each.size < Model::kLargeBytes) continue;
+    return {each.address + offset, each.size - offset,
+            "memory" + std::to_string(i) + "+" + std::to_string(offset)};
+  }
+  return picked;
+}
+
 // An address to be freed: mostly the first byte of a memory.
 Player::Address Player::pick_base(Choice& choice, int instance) {
   const uint8_t byte = choice.byte();
@@ -447,6 +491,7 @@ Player::Address Player::pick_base(Choice& choice, int instance) {
 uint64_t Player::pick_length(Choice& choice, uint64_t left) {
   const uint8_t byte = choice.byte();
   constexpr uint64_t kShort[] = {8, 1, 4, 16, 2, 64, 200, 7, 512, 32};
+  if (model_.large && byte < 160 && byte % 3 != 0) return left;
   if (byte < 160) return std::min(kShort[byte % std::size(kShort)], std::max<uint64_t>(left, 1));
   if (byte < 190) return left;
   if (byte < kWrong) return 0;

@@ -171,6 +171,7 @@ class Player {
 #undef SEQUENCES_METHOD
 
   void play_step(const Step& step);
+  void make_large();
   void check_all();
   uint64_t physical_bytes(int instance) const;
   void check_stats(int instance);
@@ -259,6 +260,7 @@ class Player {
                                                Picked (Player::*choose)(Choice&),
                                                gpumem_status (*get_info)(Handle, Info*, gpumem_error*));
   Address pick_address(Choice& choice, int instance);
+  Address pick_other_end(Choice& choice, int instance, const Address& end);
   Address pick_base(Choice& choice, int instance);
   uint64_t pick_length(Choice& choice, uint64_t left);
   Address pick_managed(Choice& choice, int owner);

@@ -118,6 +118,11 @@ int Player::open(Choice& choice, uint8_t setup, bool must) {
   desc->backend = model_.on_host ? GPUMEM_BACKEND_HOST : GPUMEM_BACKEND_CUDA;
   desc->name = "a sequence";
   desc->pin_budget = setup % 8 == 7 ? 150'000 : 0;
+  if (model_.large) {
+    constexpr uint32_t kThreads[] = {3, 2, 3, 1, 0, 3, GPUMEM_TRANSFER_OFF};
+    desc->transfer_threads = kThreads[setup % std::size(kThreads)];
+    desc->transfer_bytes = setup % 3 == 0 ? uint64_t{2} << 20 : 0;
+  }
   host->device_count = setup % 5 == 4 ? 3 : 2;
   host->device_bytes = kDeviceBytes;
   host->granularity = kGranularity;

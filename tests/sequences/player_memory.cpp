@@ -14,11 +14,12 @@ constexpr gpumem_memory_flags kAllFlags =
     GPUMEM_MEMORY_OVERSUBSCRIBE;
 constexpr gpumem_memory_flags kManagedFlags = GPUMEM_MEMORY_ATTACH_HOST | GPUMEM_MEMORY_OVERSUBSCRIBE;
 
-uint64_t pick_size(Choice& choice) {
+uint64_t pick_size(Choice& choice, bool large) {
   constexpr uint64_t kRight[] = {256, 1, 64, 100, 1000, 4096, 5000, 8192, 40000, 65536};
   constexpr uint64_t kWrongSizes[] = {0,       kTooLarge,      UINT64_MAX,        kTooLarge - 1,
                                       2 << 20, UINT64_MAX - 1, uint64_t{1} << 50, kTooLarge + 4096};
-  return choice.value(kRight, kWrongSizes);
+  const uint64_t size = choice.value(kRight, kWrongSizes);
+  return large && size == 65536 ? Model::kLargeBytes : size;
 }
 
 constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED};
@@ -289,7 +290,7 @@ void Player::step_memory_create(Choice& choice) {
   const Picked home = pick_device(choice);
   Request request;
   request.kind = choice.value(kKinds, kNoKinds);
-  request.size = pick_size(choice);
+  request.size = pick_size(choice, model_.large);
   request.require = pick_flags(choice);
   if (request.require <= kAllFlags && choice.byte() < 180) request.require &= flags_of(request.kind);
   constexpr uint64_t kAlignments[] = {0, 256, 4096, 65536, uint64_t{1} << 21, 1};
@@ -352,7 +353,7 @@ Player::Request Player::pick_registration(Choice& choice, const Address& at) {
   Request request;
   request.kind = GPUMEM_KIND_REGISTERED;
   request.pointer = at.pointer;
-  request.size = pick_size(choice);
+  request.size = pick_size(choice, model_.large);
   if (request.size > at.left && request.size <= 65536 && at.left > 0) request.size = at.left;
   request.require = pick_flags(choice);
   return request;
@@ -385,7 +386,7 @@ void Player::step_malloc(Choice& choice) {
   const Picked home = pick_device(choice);
   Request request;
   request.kind = choice.value(kKinds, kNoKinds);
-  request.size = pick_size(choice);
+  request.size = pick_size(choice, model_.large);
   Out<void*> out(choice);
   call.text("%s, %d, %llu, %s", home.text.c_str(), request.kind,
             static_cast<unsigned long long>(request.size), out.text());

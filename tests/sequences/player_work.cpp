@@ -807,16 +807,13 @@ void Player::did_copy(int queue, const Copy& copy) {
   }
   const std::vector<uint64_t> to = copy.target.starts();
   const std::vector<uint64_t> from = copy.origin.starts();
+  const Region& read = region(copy.source.region);
+  Region& written = region(copy.destination.region);
   for (size_t row = 0; row < to.size(); ++row) {
-    for (uint64_t i = 0; i < copy.target.width; ++i) {
-      const Region& read = region(copy.source.region);
-      const uint64_t at = copy.source.at + from[row] + i;
-      const uint8_t byte = read.bytes[at];
-      const bool known = read.known[at];
-      Region& written = region(copy.destination.region);
-      written.bytes[copy.destination.at + to[row] + i] = byte;
-      written.known[copy.destination.at + to[row] + i] = known;
-    }
+    const uint64_t into = copy.destination.at + to[row];
+    const uint64_t at = copy.source.at + from[row];
+    std::memcpy(written.bytes.data() + into, read.bytes.data() + at, copy.target.width);
+    std::memcpy(written.known.data() + into, read.known.data() + at, copy.target.width);
   }
 }
 
@@ -828,7 +825,7 @@ void Player::do_copy(Choice& choice, bool plane, bool async) {
   if (place.stream >= 0 && model_.captured(stream(place.stream))) return;
   const int home = std::max(place.instance, 0);
   const Address to = pick_address(choice, home);
-  const Address from = pick_address(choice, home);
+  const Address from = pick_other_end(choice, home, to);
   Copy copy;
   Rows& target = copy.target;
   Rows& origin = copy.origin;
@@ -842,7 +839,7 @@ void Player::do_copy(Choice& choice, bool plane, bool async) {
     constexpr uint64_t kGaps[] = {0, 1, 8, 24, 56};
     constexpr uint64_t kHeights[] = {0, uint64_t{1} << 62, UINT64_MAX};
     origin.height = target.height = shape < kWrong ? 1 + shape % 4 : kHeights[shape % std::size(kHeights)];
-    if (target.width <= kLongestRow && more < kWrong)
+    if ((target.width <= kLongestRow || model_.large) && more < kWrong)
       target.width = origin.width = std::max<uint64_t>(target.width / 4, target.width != 0);
     target.pitch = target.width + kGaps[more % std::size(kGaps)];
     origin.pitch = origin.width + kGaps[more / 5 % std::size(kGaps)];
@@ -1009,14 +1006,15 @@ void Player::spoil_entry(Entry& entry, uint8_t way, const Place& place, bool fir
 Player::Entry Player::pick_entry(Choice& choice, const Place& place, bool first) {
   const int home = std::max(place.instance, 0);
   const Address to = pick_address(choice, home);
-  const Address from = pick_address(choice, home);
+  const Address from = pick_other_end(choice, home, to);
   const uint64_t length = pick_length(choice, std::min(to.left, from.left));
   const uint8_t shape = choice.byte();
   const uint8_t sides = choice.byte();
   Entry entry;
   Copy& copy = entry.copy;
   copy.target.width = length;
-  if (length <= kLongestRow && shape >= 60) copy.target.width = std::max<uint64_t>(length / 8, length != 0);
+  if ((length <= kLongestRow || model_.large) && shape >= 60)
+    copy.target.width = std::max<uint64_t>(length / 8, length != 0);
   const uint64_t height = shape < 60 ? 0 : shape % 4;
   const uint64_t depth = shape < 60 ? 0 : shape / 4 % 3;
   copy.target.height = std::max<uint64_t>(height, 1);
@@ -1297,11 +1295,10 @@ void Player::do_fill(Choice& choice, bool plane, bool async) {
   }
   Region& written = region(destination.region);
   for (uint64_t row = 0; row < target.height; ++row) {
-    for (uint64_t i = 0; i < target.width; ++i) {
-      const uint64_t at = destination.at + row * target.pitch + i;
-      written.bytes[at] = static_cast<uint8_t>(value >> 8 * (i % unit));
-      written.known[at] = true;
-    }
+    uint8_t* const bytes = written.bytes.data() + destination.at + row * target.pitch;
+    for (uint64_t i = 0; i < target.width; ++i)
+      bytes[i] = static_cast<uint8_t>(value >> 8 * (i % unit));
+    std::memset(written.known.data() + destination.at + row * target.pitch, 1, target.width);
   }
 }
 
@@ -1404,10 +1401,11 @@ void Player::step_copy_file(Choice& choice) {
   if (status != GPUMEM_SUCCESS && std::find(expect.begin(), expect.end(), GPUMEM_SUCCESS) == expect.end())
     return;
   Region& written = region(memory.region);
-  for (uint64_t i = 0; i < size; ++i) {
-    written.bytes[memory.at + i] = desc->file_offset + i < kMarked ? kMark : 0;
-    written.known[memory.at + i] = status == GPUMEM_SUCCESS;  // a failure may come midway
-  }
+  const uint64_t marked = std::min(size, kMarked - std::min(kMarked, desc->file_offset));
+  std::memset(written.bytes.data() + memory.at, kMark, marked);
+  std::memset(written.bytes.data() + memory.at + marked, 0, size - marked);
+  // A failure may come midway.
+  std::memset(written.known.data() + memory.at, status == GPUMEM_SUCCESS ? 1 : 0, size);
 }
 
 // ---- kernels of the host backend ----
