@@ -664,7 +664,6 @@ void Player::play_together(const Sequence& sequence, size_t first) {
       const bool is_doomed = i % doomed == doomed - 1;
       list.push_back(
           {object.handle, static_cast<int>(i), object.device, is_doomed, &stage.destroyed.emplace_back(0)});
-      stage.anything_stays = stage.anything_stays || !is_doomed;
     }
   };
   // All that was begun is over before the threads begin.
@@ -691,7 +690,10 @@ void Player::play_together(const Sequence& sequence, size_t first) {
   for (Shared& each : stage.pools) {
     // How much memory such a pool leaves behind, nobody could say.
     if (!pool(each.index).blocks.empty()) each.doomed = false;
-    stage.anything_stays = stage.anything_stays || !each.doomed;
+  }
+  for (const auto* list : {&stage.memories, &stage.streams, &stage.events, &stage.pools}) {
+    for (const Shared& each : *list)
+      stage.anything_stays = stage.anything_stays || !each.doomed;
   }
 
   std::vector<std::vector<Step>> dealt(options_.threads);
