@@ -664,7 +664,8 @@ void Player::step_stats_snapshot(Choice& choice) {
   uint64_t objects = 0;
   for (size_t at = 0; (at = snapshot.find("{\"type\":", at)) != std::string::npos; ++at)
     ++objects;
-  require(objects == instance(written->index).stats.live(), "the snapshot has each object");
+  require(objects == instance(written->index).stats.live() + destroyed_pools_without_objects(written->index),
+          "the snapshot has each object");
   require(
       std::count(snapshot.begin(), snapshot.end(), '{') == std::count(snapshot.begin(), snapshot.end(), '}'),
       "the snapshot has brackets in pairs");
