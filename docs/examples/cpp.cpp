@@ -235,6 +235,21 @@ bool contained(gpumem::Device device) {
   return pool.info().live_count == 1 && numbers.back() == 1.0F;
 }
 
+bool staged(gpumem::Device device) {
+  const gpumem::Pool pool = device.create_pool({.kind = GPUMEM_KIND_PINNED});
+  std::vector<float, gpumem::mr::Allocator<float>> numbers(gpumem::mr::Allocator<float>{pool});
+  for (const float number : {1.0F, 2.0F, 3.0F}) {
+    numbers.push_back(number);
+  }
+  const gpumem::Memory memory = allocate(device, numbers.size() * sizeof(float), "numbers");
+  const gpumem::Stream stream = device.create_stream();
+  stream.copy(memory.device_elements<float>(), numbers);
+  stream.fill(memory.device_elements<float>().first(1), 7.0F);
+  stream.copy(numbers, memory.device_elements<float>());
+  stream.synchronize();
+  return pool.info().live_count == 1 && numbers.front() == 7.0F && numbers.back() == 3.0F;
+}
+
 bool follow(const gpumem::Instance& publisher, gpumem::Device device) {
   const std::string path = "@gpumem-example-cpp-" + std::to_string(getpid());
   std::vector<gpumem::Buffer> versions;
@@ -267,7 +282,7 @@ int main() {
     if (!round_trip(device) || !too_much(device) || !timing(device) || !sleep_and_wake(instance, device) ||
         !tile(instance, device) || !in_turns(instance, device) || !there_and_back(instance, device) ||
         !produce(instance, device.create_ring({.slot_size = 4096})) || !counters(instance, device) ||
-        !pooled(device) || !contained(device) || !follow(instance, device)) {
+        !pooled(device) || !contained(device) || !staged(device) || !follow(instance, device)) {
       std::cerr << "something is not as this page says\n";
       return 1;
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 /** \file mr.hpp
- * Memory resources over pools, for C++17 and newer: of the standard library, of CCCL, and functions for RMM. Header only; see
- * the page C++ of the guide.
+ * Memory resources over pools, for C++17 and newer: of the standard library, of CCCL, and functions for RMM; and an allocator for
+ * containers. Header only; see the page C++ of the guide.
  *
- * - **Ownership.** A resource has the handle of its pool and does not own it. Destroy the pool last.
+ * - **Ownership.** A resource or an allocator has the handle of its pool and does not own it. Destroy the pool last.
  * - **Errors.** A lack of memory is std::bad_alloc, a mistake is a gpumem::Error. Without exceptions (-fno-exceptions), either
  *   writes its message to stderr and aborts, since none of these interfaces can return a failure. To free what the pool does not
  *   have does nothing: frees must not fail.
@@ -36,6 +36,15 @@ namespace detail {
 #else
   (void)lacking;
   std::fprintf(stderr, "%s: %s\n", error.function(), error.what());
+  std::abort();
+#endif
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail_length() {
+#ifdef __cpp_exceptions
+  throw std::bad_array_new_length();
+#else
+  std::fputs("gpumem::mr::Allocator: the size in bytes is above SIZE_MAX; allocate fewer elements\n", stderr);
   std::abort();
 #endif
 }
@@ -148,6 +157,50 @@ class PmrResource final : public std::pmr::memory_resource {
 #endif
   }
 
+  gpumem_pool pool_;
+};
+
+/// An allocator for containers of the standard library, over the pools of PmrResource. Work of devices must have ended when a block
+/// is freed, as a container does also when it grows. Allocators of one pool are equal.
+///
+/// A container that is moved or swapped takes its pool along, so that no element is moved. One that is assigned a copy keeps its
+/// own pool, and one that is constructed as a copy has that of the other.
+template <class T>
+class Allocator {
+ public:
+  using value_type = T;
+  using propagate_on_container_copy_assignment = std::false_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+
+  /// Fails with #GPUMEM_ERROR_NO_ACCESS for a pool of device memory.
+  explicit Allocator(Handle<gpumem_pool> pool, OnError on_error = {})
+      : pool_(detail::accept(pool, true, false, on_error)) {}
+  /// For elements of another type, such as the nodes of a map.
+  template <class U>
+  Allocator(const Allocator<U> &other) noexcept : pool_(other.pool().get()) {}
+
+  PoolRef pool() const noexcept { return pool_; }
+
+  /// The alignment is that of T. Room for no element is an address too.
+  [[nodiscard]] T *allocate(std::size_t count) const {
+    if (count > SIZE_MAX / sizeof(T)) detail::fail_length();
+    return static_cast<T *>(detail::allocate(pool_, count != 0 ? count * sizeof(T) : 1, alignof(T)));
+  }
+  void deallocate(T *pointer, std::size_t /*count*/) const noexcept {
+    gpumem_pool_free(pool_, pointer, nullptr, nullptr);
+  }
+
+  template <class U>
+  friend bool operator==(const Allocator &a, const Allocator<U> &b) noexcept {
+    return a.pool() == b.pool();
+  }
+  template <class U>
+  friend bool operator!=(const Allocator &a, const Allocator<U> &b) noexcept {
+    return a.pool() != b.pool();
+  }
+
+ private:
   gpumem_pool pool_;
 };
 

@@ -14,6 +14,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
 #include <memory_resource>
 #include <new>
 #include <numeric>
@@ -22,6 +25,7 @@
 #include <thread>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "../../asleep.h"
@@ -801,6 +805,137 @@ TEST_F(CppResource, ResourcesOfOnePoolAreEqual) {
   const EveryResource first(pool), second(pool), third(other);
   EXPECT_TRUE(first == second && first != third);
   EXPECT_FALSE(first != second || first == third);
+}
+
+template <class T>
+using Allocator = gpumem::mr::Allocator<T>;
+using Numbers = std::vector<int, Allocator<int>>;
+using Text = std::basic_string<char, std::char_traits<char>, Allocator<char>>;
+
+static_assert(std::is_trivially_copyable_v<Allocator<int>> && sizeof(Allocator<int>) == sizeof(gpumem_pool));
+static_assert(std::is_same_v<std::allocator_traits<Allocator<int>>::rebind_alloc<char>, Allocator<char>>);
+static_assert(!std::allocator_traits<Allocator<int>>::is_always_equal::value);
+static_assert(noexcept(std::declval<Allocator<int>&>().deallocate(nullptr, 0)));
+// With the pool, so without a copy of the elements.
+static_assert(std::is_nothrow_move_assignable_v<Numbers> && std::is_nothrow_swappable_v<Numbers>);
+
+TEST_F(CppResource, ContainersWithTheAllocatorLiveInAPool) {
+  for (const gpumem_kind kind : {GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
+    const gpumem::Pool pool = create(kind);
+    const Allocator<int> allocator(pool);
+    EXPECT_EQ(allocator.pool(), pool);
+    {
+      Numbers numbers(allocator);
+      for (int i = 0; i < 10'000; ++i)
+        numbers.push_back(i);
+      EXPECT_EQ(pool.info().live_count, 1U);  // those before it grew are freed
+      EXPECT_EQ(std::accumulate(numbers.begin(), numbers.end(), 0), 49'995'000);
+
+      std::map<int, Text, std::less<>, Allocator<std::pair<const int, Text>>> names(allocator);
+      for (int i = 0; i < 100; ++i)
+        names.emplace(i, Text(std::to_string(i) + " is too long for the string itself", allocator));
+      EXPECT_EQ(pool.info().live_count, 201U);
+      EXPECT_EQ(names.at(42), "42 is too long for the string itself");
+
+      std::deque<double, Allocator<double>> turns(allocator);
+      for (int i = 0; i < 1000; ++i)
+        (i % 2 != 0 ? turns.push_back(i) : turns.push_front(i));
+      EXPECT_GT(pool.info().live_count, 202U);
+      EXPECT_EQ(turns.front() + turns.back(), 998 + 999);
+    }
+    EXPECT_EQ(pool.info().live_count, 0U);
+  }
+}
+
+TEST_F(CppResource, AMovedOrSwappedContainerTakesItsPoolAlongAndACopyIsInTheOwn) {
+  const gpumem::Pool first = create(GPUMEM_KIND_PINNED), second = create(GPUMEM_KIND_PAGEABLE);
+  {
+    Numbers ones(1000, 1, Allocator<int>(first)), twos(2000, 2, Allocator<int>(second));
+    const int *const one = ones.data(), *const two = twos.data();
+    std::swap(ones, twos);
+    EXPECT_EQ(ones.data(), two);
+    EXPECT_EQ(ones.get_allocator().pool(), second);
+    EXPECT_EQ(twos.data(), one);
+    EXPECT_EQ(twos.get_allocator().pool(), first);
+
+    ones = std::move(twos);
+    EXPECT_EQ(ones.data(), one);
+    EXPECT_EQ(ones.get_allocator().pool(), first);
+    EXPECT_EQ(first.info().live_count, 1U);
+    EXPECT_EQ(second.info().live_count, 0U);
+
+    Numbers assigned(Allocator<int>{second});
+    assigned = ones;
+    EXPECT_EQ(assigned, ones);
+    EXPECT_EQ(assigned.get_allocator().pool(), second);
+    const Numbers copied = ones;
+    EXPECT_EQ(copied.get_allocator().pool(), first);
+    EXPECT_EQ(first.info().live_count, 2U);
+    EXPECT_EQ(second.info().live_count, 1U);
+  }
+  EXPECT_EQ(first.info().live_count + second.info().live_count, 0U);
+}
+
+TEST_F(CppResource, AnAllocatorHasTheAlignmentOfItsTypeAndAnAddressForNothing) {
+  struct alignas(1 << 18) Page {
+    int number;
+  };
+  const gpumem::Pool pool = create(GPUMEM_KIND_PINNED);
+  {
+    std::vector<Numbers> between;  // so that no block is aligned by chance
+    std::vector<std::vector<Page, Allocator<Page>>> pages;
+    for (size_t i = 1; i <= 8; ++i) {
+      between.emplace_back(i * 30'000, 1, Allocator<int>(pool));
+      EXPECT_EQ(past(pages.emplace_back(i, Allocator<Page>(pool)).data(), alignof(Page)), 0U);
+    }
+    EXPECT_EQ(pool.info().live_count, 16U);
+  }
+  const Allocator<int> allocator(pool);
+  int* const nothing = allocator.allocate(0);
+  EXPECT_NE(nothing, nullptr);
+  allocator.deallocate(nothing, 0);
+  EXPECT_EQ(pool.info().live_count, 0U);
+}
+
+TEST_F(CppResource, AnAllocatorThrowsWhatTheStandardSays) {
+  const gpumem::Pool pool = create(GPUMEM_KIND_PINNED, uint64_t{1} << 20);
+  const Allocator<int> allocator(pool);
+  // Volatile, since GCC would refuse to compile it. This many bytes would be 4 again.
+  const volatile size_t around = SIZE_MAX / sizeof(int) + 2, most = SIZE_MAX / sizeof(int);
+  EXPECT_THROW((void)allocator.allocate(around), std::bad_array_new_length);
+  const auto lacking = [&allocator](size_t count) {
+    try {
+      (void)allocator.allocate(count);
+    } catch (const std::bad_array_new_length&) {
+      return false;
+    } catch (const std::bad_alloc&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(lacking(most));
+  EXPECT_TRUE(lacking(size_t{1} << 20));
+  Numbers numbers(1000, 7, allocator);
+  EXPECT_THROW(numbers.resize(size_t{1} << 20), std::bad_alloc);
+  EXPECT_EQ(std::count(numbers.begin(), numbers.end(), 7), 1000);
+  EXPECT_EQ(pool.info().live_count, 1U);
+}
+
+TEST_F(CppResource, AnAllocatorIsRefusedWhereTheCpuCannotAccessAndEqualWithinAPool) {
+  const gpumem::Pool device = create(GPUMEM_KIND_DEVICE);
+  EXPECT_EQ(thrown_by([&] { const Allocator<int> allocator(device); }), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_EQ(thrown_by([&] { const Allocator<int> allocator(nullptr); }), GPUMEM_ERROR_INVALID_ARGUMENT);
+  gpumem::Error error;
+  const Allocator<int> none(device, error);
+  EXPECT_FALSE(none.pool());
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_NE(std::string(error.what()).find("GPUMEM_KIND_PAGEABLE"), std::string::npos);
+
+  const gpumem::Pool pool = create(GPUMEM_KIND_PINNED), other = create(GPUMEM_KIND_PINNED);
+  const Allocator<int> a(pool), b(pool), c(other);
+  const Allocator<char> rebound(a);
+  EXPECT_TRUE(a == b && a != c && a == rebound && rebound != c);
+  EXPECT_FALSE(a != b || a == c || a != rebound || rebound == c);
 }
 
 TEST_F(CppResource, ItHasTheCallsOfCccl) {

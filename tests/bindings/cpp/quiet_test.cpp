@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <vector>
 
 #ifdef __cpp_exceptions
 #error "compile this with -fno-exceptions"
@@ -50,7 +52,7 @@ TEST(CppQuiet, EveryCallFillsInTheError) {
   EXPECT_FALSE(error) << error.what();
 }
 
-void lack_memory() {
+void lack_memory(bool too_many) {
   gpumem::Error error;
   gpumem::InstanceDesc desc;
   desc.backend = GPUMEM_BACKEND_HOST;
@@ -61,13 +63,19 @@ void lack_memory() {
   const gpumem::Pool pool = instance.device(0, error).create_pool(wanted, error);
   gpumem::mr::PmrResource resource(pool, error);
   resource.deallocate(resource.allocate(100), 100);
+  gpumem::mr::Allocator<int> allocator(pool, error);
+  const std::vector<int, gpumem::mr::Allocator<int>> numbers(1000, 7, allocator);
+  if (numbers.back() != 7 || pool.info(error).live_count != 1) return;
   std::fputs("before, ", stderr);
+  const volatile size_t around = SIZE_MAX / sizeof(int) + 2;
+  if (too_many) (void)allocator.allocate(around);
   (void)resource.allocate(size_t{2} << 20);
 }
 
 TEST(CppQuiet, AResourceAbortsWithItsMessage) {
   // All of it happens in the child: an instance does not survive a fork.
-  EXPECT_DEATH(lack_memory(), "before, gpumem_pool_alloc_aligned: .*limit");
+  EXPECT_DEATH(lack_memory(false), "before, gpumem_pool_alloc_aligned: .*limit");
+  EXPECT_DEATH(lack_memory(true), "before, gpumem::mr::Allocator: .*SIZE_MAX");
 }
 
 }  // namespace
