@@ -280,7 +280,10 @@ void handing_over(const Scene& scene) {
 
 void growing(const Scene& scene) {
   const int calls = scene.runner.smoke() ? 1 : scene.runner.quick() ? 20 : 200;
+  gpumem_capability_info driver_pools = GPUMEM_CAPABILITY_INFO_INIT;
+  must(gpumem_device_get_capability, scene.device, GPUMEM_CAPABILITY_POOL_DRIVER, nullptr, &driver_pools);
   for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_FROM_DRIVER}) {
+    if (flags != 0 && driver_pools.value == GPUMEM_ANSWER_NO) continue;
     for (const uint64_t size : {2 * kMiB, 64 * kMiB}) {
       const std::string name =
           "pool/device/grow_and_trim_" + bench::text_of(size) + (flags != 0 ? "_from_driver" : "");

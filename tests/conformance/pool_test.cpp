@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "../asleep.h"
 #include "cuda_raw.h"
 #include "pools.h"
 
@@ -2639,6 +2640,69 @@ CUmemoryPool driver_pool_of(const void* pointer) {
   return pool;
 }
 #endif
+
+TEST(Pool, pool_22_it_cannot_be_shared) {
+  const Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER);
+  void* const block = take(pool, 2 * kMiB);
+  gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+  desc.flags = GPUMEM_EXPORT_NEIGHBOURS;
+  for (const gpumem_share_way way :
+       {GPUMEM_SHARE_WAY_ANY, GPUMEM_SHARE_WAY_LEGACY, GPUMEM_SHARE_WAY_POSIX_FD}) {
+    SCOPED_TRACE(way);
+    desc.way = way;
+    gpumem_share_handle handle;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_share_export(instance, block, &desc, &handle, why()));
+  }
+  desc.way = GPUMEM_SHARE_WAY_LEGACY;
+  gpumem_share_handle handle;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_share_export(instance, block, &desc, &handle, &error));
+  EXPECT_NE(std::string(error.message).find("GPUMEM_POOL_FROM_DRIVER"), std::string::npos) << error.message;
+  give(pool, block);
+}
+
+// The driver may hand out memory that other code has freed behind work which still runs; then taking it
+// waits.
+TEST(Pool, pool_22_taking_memory_waits_and_holds_up_no_other_call) {
+  REQUIRE_FOREIGN();
+#ifdef HAVE_CUDA_HEADERS
+  if (on_host()) SKIP_RULE("other code has no memory of an emulated device");
+  const Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  GatedStream held(instance.device());
+  gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+  ASSERT_OK(gpumem_stream_get_info(held, &info, why()));
+  {
+    const PrimaryContext context(0);
+    const auto native = static_cast<CUstream>(info.native_stream);
+    CUdeviceptr of_other_code = 0;
+    ASSERT_EQ(raw().cuMemAllocAsync(&of_other_code, 8 * kMiB, CU_STREAM_LEGACY), CUDA_SUCCESS);
+    ASSERT_EQ(raw().cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
+    ASSERT_EQ(raw().cuMemFreeAsync(of_other_code, native), CUDA_SUCCESS);
+  }
+  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER);
+  std::atomic<bool> opened = false;
+  void* block = nullptr;
+  gpumem::test::Sleeper taking([&] {
+    block = take(pool, 8 * kMiB);
+    if (on_fake_cuda()) {
+      EXPECT_TRUE(opened) << "the fake driver orders it behind every pending free";
+    }
+  });
+  // The lock of the pool is not held meanwhile.
+  void* kept = &kept;
+  gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
+  const gpumem_status status = gpumem_pool_try_alloc(pool, 16 * kMiB, 0, nullptr, &kept, &attempt, why());
+  EXPECT_STATUS(GPUMEM_NOT_READY, status);
+  EXPECT_EQ(attempt.answer, GPUMEM_POOL_ANSWER_NEEDS_MEMORY);
+  opened = true;
+  held.finish();
+  taking.join();
+  give(pool, block);
+#endif
+}
 
 TEST(Pool, pool_22_the_driver_has_it_in_the_pool_of_all) {
   REQUIRE_FOREIGN();

@@ -163,7 +163,9 @@ struct Memory {
   uintptr_t address = 0;  // what the caller of the driver got or gave
   uintptr_t device_address = 0;
   size_t size = 0;
-  size_t front = 0;       // in a pool: bytes of its slab before it
+  size_t front = 0;                  // in a pool: bytes of its slab before it
+  std::shared_ptr<Stream> freed_in;  // in a pool: the stream in which it goes back, and when
+  uint64_t freed_at = 0;
   char* bytes = nullptr;  // where the fake reads and writes
   std::shared_ptr<Backing> backing;
   std::shared_ptr<Slab> slab;

@@ -945,8 +945,12 @@ TEST_F(FakeCuda, MemoryOfAPool) {
   EXPECT_EQ(CALL(cuMemAllocAsync, 11020, &memory, 0, stream), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(memory, 0u);
   ASSERT_EQ(CALL(cuMemAllocAsync, 11020, &memory, 5000, stream), CUDA_SUCCESS);
-  EXPECT_EQ(memory % 4096, 0u);
-  EXPECT_NE(memory % 65536, 0u);
+  EXPECT_EQ(memory % 65536, 0u);
+  CUdeviceptr second = 0;
+  ASSERT_EQ(CALL(cuMemAllocAsync, 11020, &second, 5000, stream), CUDA_SUCCESS);
+  EXPECT_EQ(second % 4096, 0u);
+  EXPECT_NE(second % 65536, 0u);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, second, stream), CUDA_SUCCESS);
   CUmemoryPool pool = nullptr;
   EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, memory),
             CUDA_SUCCESS);
@@ -961,15 +965,32 @@ TEST_F(FakeCuda, MemoryOfAPool) {
   hold(stream, released);
   EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_SUCCESS);
   EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 1u);
+  // What is allocated meanwhile is ordered behind it.
+  CUstream other_stream = make_stream();
+  ASSERT_EQ(CALL(cuMemAllocAsync, 11020, &second, 5000, other_stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, other_stream), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, second, other_stream), CUDA_SUCCESS);
   released = true;
   wait(stream);
+  wait(other_stream);
+  destroy(other_stream);
   EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 0u);
   EXPECT_EQ(CALL(cuMemFreeAsync, 11020, 0, stream), CUDA_SUCCESS);
   EXPECT_EQ(violations(), "");
+  // Nor is it freed twice before the stream has come to it.
+  ASSERT_EQ(CALL(cuMemAllocAsync, 11020, &memory, 5000, stream), CUDA_SUCCESS);
+  wait(stream);
+  released = false;
+  hold(stream, released);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("double-free"), 1u);
+  released = true;
+  wait(stream);
   EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_ERROR_INVALID_VALUE);
   const CUdeviceptr other = allocate(64);
   EXPECT_EQ(CALL(cuMemFreeAsync, 11020, other, stream), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(occurrences("double-free"), 1u);
+  EXPECT_EQ(occurrences("double-free"), 2u);
   EXPECT_EQ(occurrences("stray-free"), 1u);
   violations_expected_ = true;
   free(other);

@@ -286,7 +286,7 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
   if (mapping) range = reservation_around(memory.address, &base);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return {true, mapping ? 0 : reinterpret_cast<uint64_t>(memory.context->handle)};
+      return {true, mapping || in_pool(memory) ? 0 : reinterpret_cast<uint64_t>(memory.context->handle)};
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: {
       bool host = is_host(memory.kind) || (mapping && memory.block->device == nullptr);
       return {true, static_cast<uint64_t>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE)};
@@ -316,7 +316,7 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
       return {true, mapping ? static_cast<uint64_t>(memory.block->properties.requestedHandleTypes) : 0};
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      return {true, memory.kind == Kind::kDevice};
+      return {true, memory.kind == Kind::kDevice && !in_pool(memory)};
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return {true, access_of_device(memory)};
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -529,8 +529,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, s
 
 CUresult cuMemFree_v2(CUdeviceptr address) { return free_memory(address, "cuMemFree", false); }
 
-// What an H200 aligns its second block to (measured), so that nobody may count on more.
-constexpr size_t kPoolAlignment = 4096;
+// Where memory of a pool begins: an H200 aligned the first one to 2 MiB, and the next ones to 4 KiB
+// (docs/measured/pools.md).
+constexpr size_t kFirstInPool = 64 * 1024;
+constexpr size_t kNextInPool = 4096;
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
   require(address != nullptr);
@@ -538,31 +540,51 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
   require(size != 0);
   require(size < kLargest, CUDA_ERROR_OUT_OF_MEMORY);
   const auto stream = find_stream(handle);
-  require(attribute(*stream->context->device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0,
-          CUDA_ERROR_NOT_SUPPORTED);
+  const Device& device = *stream->context->device;
+  require(attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0, CUDA_ERROR_NOT_SUPPORTED);
   require(!stream->capture, CUDA_ERROR_NOT_SUPPORTED);  // a node that allocates
-  auto memory = allocate(Kind::kDevice, kPoolAlignment + size, 0);
-  memory->front = kPoolAlignment;
+  size_t alignment = kFirstInPool;
+  std::vector<Point> frees;
+  for (const auto& [base, other] : driver().memory) {
+    if (!in_pool(*other) || other->device != &device) continue;
+    if (other->freed_in) {
+      frees.push_back({other->freed_in, other->freed_at});
+    } else {
+      alignment = kNextInPool;
+    }
+  }
+  auto memory = allocate(Kind::kDevice, 2 * alignment + size, 0);
+  // Behind the frees that are pending, as the driver does where it gives their memory again.
+  if (!frees.empty())
+    enqueue(
+        stream, [] {}, {}, std::move(frees));
+  memory->front = round_up(memory->address + 1, alignment) - memory->address;
   memory->size = size;
-  memory->address = memory->device_address += kPoolAlignment;
-  memory->bytes += kPoolAlignment;
+  memory->address = memory->device_address += memory->front;
+  memory->bytes += memory->front;
   add_memory(memory);
   *address = memory->address;
   return CUDA_SUCCESS;
 }
 
-// Gone for later calls at once, and for what was enqueued before once that is complete.
+// It goes back when the stream comes to it.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   if (address == 0) return CUDA_SUCCESS;
+  const Ending ending(address);
   const Located found = locate(address);
-  if (!found.memory || found.memory->address != address || !in_pool(*found.memory))
+  if (!found.memory || found.memory->address != address || !in_pool(*found.memory) ||
+      driver().freed.contains(address))
     return refuse_free(address, "cuMemFreeAsync");
   check_idle(*found.memory, "memory goes back to the pool");
   driver().freed.insert(address);
-  enqueue(find_stream(handle), [memory = found.memory] {
+  const auto stream = find_stream(handle);
+  enqueue(stream, [memory = found.memory] {
     std::lock_guard lock(driver().mutex);
-    if (driver().memory.contains(memory->address)) remove_memory(memory);
+    const auto known = driver().memory.find(memory->address);
+    if (known != driver().memory.end() && known->second == memory) remove_memory(memory);
   });
+  found.memory->freed_in = stream;
+  found.memory->freed_at = stream->enqueued;
   return CUDA_SUCCESS;
 }
 

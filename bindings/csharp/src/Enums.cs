@@ -784,10 +784,12 @@ namespace GpuMem
     /// <summary>
     /// The pool takes its memory from the device's current memory pool of the driver, from which <c>cudaMallocAsync</c>
     /// serves other code of the process, and gives it back there: what one of the two does not need, the other can use.
-    /// Needs <see cref="Capability.PoolDriver"/>, and is of a pool of <see cref="MemoryKind.Device"/> without memory
-    /// flags, handle types and accesses. Memory comes in pieces of 64 KiB, and other devices do not reach it, whatever
-    /// peer access is enabled. Taking memory may wait for work of other code, if the driver gives what that code has
-    /// freed in a stream whose work before the free still runs.
+    /// Needs <see cref="Capability.PoolDriver"/>, and is only for pools of <see cref="MemoryKind.Device"/> without
+    /// memory flags, handle types and accesses. Memory comes in pieces of 64 KiB. Other devices do not reach it,
+    /// whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of other code: the
+    /// driver can hand out memory that was freed behind work which still runs. Other calls with the pool do not wait
+    /// for that. Memory that is given back goes to the system if the driver's pool keeps no more, as
+    /// <c>cudaMemPoolAttrReleaseThreshold</c> says.
     /// </summary>
     FromDriver = Constants.GPUMEM_POOL_FROM_DRIVER,
   }

@@ -1176,7 +1176,7 @@ namespace GpuMem
     /// <summary>Marks that the pool has enqueued in streams.</summary>
     public long MarkCount { get; private set; }
 
-    /// <summary>How often it has taken memory; all other blocks are of memory that it had.</summary>
+    /// <summary>How often it has taken memory; other allocations were served from what it had.</summary>
     public long GrowCount { get; private set; }
 
     /// <summary>How often it has released some.</summary>

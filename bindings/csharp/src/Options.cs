@@ -959,7 +959,8 @@ namespace GpuMem
     /// <summary>
     /// Devices besides its own that may access all blocks; of a pool of <see cref="MemoryKind.Device"/> only. Null
     /// means none. Streams of other devices then allocate nothing, unless the pool has memory flags or the device no
-    /// virtual memory management: then access is that of <c>GpuDevice.EnablePeerAccess</c>, which is not checked.
+    /// virtual memory management: then access is that of <c>GpuDevice.EnablePeerAccess</c>, which is not checked. With
+    /// <see cref="PoolFlags.FromDriver"/> they never do.
     /// </summary>
     [AllowNull, MaybeNull]
     public ProcessorAccess[] Accesses { get; set; }
@@ -969,9 +970,9 @@ namespace GpuMem
     public string Name { get; set; }
 
     /// <summary>
-    /// Bytes that the pool keeps once it has more than <see cref="ReleaseThreshold"/> and gives memory back, so that
-    /// not every free after the first gives some back too; at most <see cref="ReleaseThreshold"/>. 0 means
-    /// <see cref="ReleaseThreshold"/>.
+    /// Once the pool has more than <see cref="ReleaseThreshold"/>, it gives back what is free until it has this many
+    /// bytes, so that the next frees give nothing back; at most <see cref="ReleaseThreshold"/>. 0 means
+    /// <see cref="ReleaseThreshold"/>. Pieces go back whole, so it may keep less, by one piece.
     /// </summary>
     public long LowWater { get; set; }
 

@@ -536,7 +536,7 @@ type PoolInfo struct {
 	CrossStreamCount uint64 // Blocks freed in one stream and allocated in another.
 	WaitCount        uint64 // Waits of one stream for another that the pool has enqueued.
 	MarkCount        uint64 // Marks that the pool has enqueued in streams.
-	GrowCount        uint64 // How often it has taken memory; all other blocks are of memory that it had.
+	GrowCount        uint64 // How often it has taken memory; other allocations were served from what it had.
 	ReleaseCount     uint64 // How often it has released some.
 	CaptureCount     uint64 // Captures that have a part of it: see [Pool.ReleaseCapture].
 	CapturedBytes    uint64 // Bytes of their parts, live or free, and of released parts that work may still use.

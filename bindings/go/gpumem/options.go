@@ -578,8 +578,9 @@ type PoolOptions struct {
 	// [Device.EnablePeerAccess], which is not checked.
 	Accesses []ProcessorAccess
 	Name     string // For messages and reports, up to 63 bytes without ASCII control characters.
-	// Bytes that the pool keeps once it has more than ReleaseThreshold and gives memory back, so that not every free after
-	// the first gives some back too; at most ReleaseThreshold. 0 means ReleaseThreshold.
+	// Once the pool has more than ReleaseThreshold, it gives back what is free until it has this many bytes, so that the
+	// next frees give nothing back; at most ReleaseThreshold. 0 means ReleaseThreshold. Pieces go back whole, so it may
+	// keep less, by one piece.
 	LowWater uint64
 }
 

@@ -605,7 +605,7 @@ class PoolInfo(NamedTuple):
     - ``cross_stream_count``: Blocks freed in one stream and allocated in another.
     - ``wait_count``: Waits of one stream for another that the pool has enqueued.
     - ``mark_count``: Marks that the pool has enqueued in streams.
-    - ``grow_count``: How often it has taken memory; all other blocks are of memory that it had.
+    - ``grow_count``: How often it has taken memory; other allocations were served from what it had.
     - ``release_count``: How often it has released some.
     - ``capture_count``: Captures that have a part of it: see :meth:`Pool.release_capture`.
     - ``captured_bytes``: Bytes of their parts, live or free, and of released parts that work may still use.

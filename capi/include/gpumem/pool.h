@@ -61,10 +61,11 @@ typedef uint64_t gpumem_pool_flags;
  * be freed while it may be launched. The default stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case. */
 #define GPUMEM_POOL_TRUST_NATIVE_STREAMS UINT64_C(0x4)
 /** The pool takes its memory from the device's current memory pool of the driver, from which `cudaMallocAsync` serves other code of the
- * process, and gives it back there: what one of the two does not need, the other can use. Needs #GPUMEM_CAPABILITY_POOL_DRIVER, and is of
- * a pool of #GPUMEM_KIND_DEVICE without memory flags, handle types and accesses. Memory comes in pieces of 64 KiB, and other devices do not
- * reach it, whatever peer access is enabled. Taking memory may wait for work of other code, if the driver gives what that code has freed
- * in a stream whose work before the free still runs. */
+ * process, and gives it back there: what one of the two does not need, the other can use. Needs #GPUMEM_CAPABILITY_POOL_DRIVER, and is only
+ * for pools of #GPUMEM_KIND_DEVICE without memory flags, handle types and accesses. Memory comes in pieces of 64 KiB. Other devices do not
+ * reach it, whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of other code: the driver can hand
+ * out memory that was freed behind work which still runs. Other calls with the pool do not wait for that. Memory that is given back goes to
+ * the system if the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says. */
 #define GPUMEM_POOL_FROM_DRIVER UINT64_C(0x8)
 
 /** Options for creating a pool. */
@@ -94,13 +95,14 @@ typedef struct gpumem_pool_desc {
   uint64_t segment_size;
   /** Devices besides its own that may access all blocks, `access_count` entries as in gpumem_range_set_access(); of a pool of
    * #GPUMEM_KIND_DEVICE only. NULL means none. Streams of other devices then allocate nothing, unless the pool has memory flags or
-   * the device no virtual memory management: then access is that of gpumem_device_enable_peer_access(), which is not checked. */
+   * the device no virtual memory management: then access is that of gpumem_device_enable_peer_access(), which is not checked. With
+   * #GPUMEM_POOL_FROM_DRIVER they never do. */
   const gpumem_access_desc *accesses;
   uint64_t access_count; /**< Number of entries; 0 with NULL. */
   const char *
       name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
-  /** Bytes that the pool keeps once it has more than `release_threshold` and gives memory back, so that not every free after the
-   * first gives some back too; at most `release_threshold`. 0 means `release_threshold`. */
+  /** Once the pool has more than `release_threshold`, it gives back what is free until it has this many bytes, so that the next frees give
+   * nothing back; at most `release_threshold`. 0 means `release_threshold`. Pieces go back whole, so it may keep less, by one piece. */
   uint64_t low_water;
 } gpumem_pool_desc;
 
@@ -116,10 +118,10 @@ typedef struct gpumem_pool_desc {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the pool was written to `*out_pool`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size, another kind, an unknown flag, a flag of memory that does
- *         not belong to the kind, #GPUMEM_POOL_FROM_DRIVER with another kind than #GPUMEM_KIND_DEVICE or with a flag of memory, no such NUMA node, a size above 2^63-1, an initial size above the limit, a low
- *         water above the release threshold, entries of
- *         access as gpumem_range_set_access() refuses them, another handle type, or accesses or handle types for a pool that is not
- *         of device memory
+ *         not belong to the kind, #GPUMEM_POOL_FROM_DRIVER with another kind than #GPUMEM_KIND_DEVICE or with a flag of
+ *         memory, no such NUMA node, a size above 2^63-1, an initial size above the limit, a low water above the release
+ *         threshold, entries of access as gpumem_range_set_access() refuses them, another handle type, or accesses or
+ *         handle types for a pool that is not of device memory
  * \retval GPUMEM_ERROR_UNSUPPORTED the kind, a required property, a handle type, or access of another device cannot be granted
  *         here; the message names the capability. Or memory flags or #GPUMEM_POOL_FROM_DRIVER together with accesses or
  *         handle types
@@ -577,7 +579,7 @@ typedef struct gpumem_pool_info {
   uint64_t cross_stream_count; /**< Blocks freed in one stream and allocated in another. */
   uint64_t wait_count;         /**< Waits of one stream for another that the pool has enqueued. */
   uint64_t mark_count;         /**< Marks that the pool has enqueued in streams. */
-  uint64_t grow_count;    /**< How often it has taken memory; all other blocks are of memory that it had. */
+  uint64_t grow_count; /**< How often it has taken memory; other allocations were served from what it had. */
   uint64_t release_count; /**< How often it has released some. */
   uint64_t capture_count; /**< Captures that have a part of it: see gpumem_pool_release_capture(). */
   uint64_t

@@ -1,44 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "backends/cuda/driver_pool.h"
 
+#include "base/cleanup.h"
+
 namespace gpumem::cuda {
 
-Result<CUstream> DriverPool::stream() {
+Result<CUstream> DriverPool::take_stream() {
   const std::scoped_lock lock(mutex_);
-  if (stream_ == nullptr) {
-    GPUMEM_TRY(device_.check(device_.cu().StreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0),
-                             Place::kDevice, "cannot create a stream on device %u", device_.facts().ordinal));
+  if (!idle_.empty()) {
+    CUstream const stream = idle_.back();
+    idle_.pop_back();
+    return stream;
   }
-  return stream_;
+  idle_.reserve(made_ + 1);  // for put_stream()
+  CUstream stream = nullptr;
+  GPUMEM_TRY(device_.check(device_.cu().StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
+                           Place::kDevice, "cannot create a stream on device %u", device_.facts().ordinal));
+  ++made_;
+  return stream;
+}
+
+void DriverPool::put_stream(CUstream stream) noexcept {
+  const std::scoped_lock lock(mutex_);
+  idle_.push_back(stream);
 }
 
 Result<CUdeviceptr> DriverPool::allocate(uint64_t size) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
-  auto in = stream();
-  if (!in) return in.error();
+  const Driver& cu = device_.cu();
+  auto stream = take_stream();
+  if (!stream) return stream.error();
+  const Cleanup back([&] { put_stream(*stream); });
   CUdeviceptr address = 0;
-  GPUMEM_TRY(device_.check(device_.cu().MemAllocAsync(&address, size, *in), Place::kDevice,
+  GPUMEM_TRY(device_.check(cu.MemAllocAsync(&address, size, *stream), Place::kDevice,
                            "cannot allocate %llu bytes from the driver's pool of device %u",
                            static_cast<unsigned long long>(size), device_.facts().ordinal));
   auto ready =
-      device_.check(device_.cu().StreamSynchronize(*in), Place::kDevice,
+      device_.check(cu.StreamSynchronize(*stream), Place::kDevice,
                     "cannot wait for memory of the driver's pool of device %u", device_.facts().ordinal);
   if (ready) return address;
-  (void)free(address);
+  if (refused(cu.MemFreeAsync(address, *stream))) (void)cu.MemFreeAsync(address, *stream);
   return ready.error();
 }
 
 Outcome DriverPool::free(CUdeviceptr address) {
   RelaxedScope scope(device_);
-  return device_.cu().MemFreeAsync(address, stream_);
+  const Driver& cu = device_.cu();
+  auto stream = take_stream();
+  // MemFree waits for all work of the device, and needs no stream.
+  if (!stream) return cu.MemFree(address);
+  const Cleanup back([&] { put_stream(*stream); });
+  const Outcome outcome = cu.MemFreeAsync(address, *stream);
+  // What the pool does not keep goes to the system as a stream is synchronized. A failure is that of other
+  // work.
+  if (outcome.ok()) (void)cu.StreamSynchronize(*stream);
+  return outcome;
 }
 
 void DriverPool::close() {
-  if (stream_ == nullptr) return;
   RelaxedScope scope(device_);
   // A failure cannot be reported or handled here.
-  device_.cu().StreamDestroy(stream_);
+  for (CUstream const stream : idle_)
+    device_.cu().StreamDestroy(stream);
 }
 
 }  // namespace gpumem::cuda

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <mutex>
+#include <vector>
 
 #include "backends/cuda/device.h"
 
@@ -13,19 +14,24 @@ class DriverPool {
  public:
   explicit DriverPool(Device& device) : device_(device) {}
 
-  // Memory that every stream may use at once: waits for the work that the driver orders it behind.
+  // Memory that every stream may use at once: waits for the work that the driver orders it behind, which may
+  // be other code's.
   Result<CUdeviceptr> allocate(uint64_t size);
-  // No work may use the memory any more.
+  // No work may use the memory any more. Then other code can have it, or the system if the pool keeps no
+  // more.
   Outcome free(CUdeviceptr address);
   // No call is under way, and all memory is free.
   void close();
 
  private:
-  Result<CUstream> stream();
+  // A stream without work, so that no call waits for what another one waits for.
+  Result<CUstream> take_stream();
+  void put_stream(CUstream stream) noexcept;
 
   Device& device_;
   std::mutex mutex_;
-  CUstream stream_ = nullptr;  // made by the first call
+  std::vector<CUstream> idle_;
+  size_t made_ = 0;
 };
 
 }  // namespace gpumem::cuda

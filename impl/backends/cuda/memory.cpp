@@ -235,18 +235,27 @@ class PooledMemory final : public Memory {
 
   // The driver aligns to less than 64 KiB where smaller blocks lie before, so try without slack first.
   Result<void> allocate(uint64_t size, uint64_t alignment) {
-    for (const uint64_t slack : {uint64_t{0}, std::max(alignment, kDriverAlignment) - kDriverAlignment}) {
+    alignment = std::max(alignment, kDriverAlignment);
+    for (const uint64_t slack : {uint64_t{0}, alignment}) {
       auto made = device_.driver_pool().allocate(size + slack);
       if (!made) return made.error();
       base_ = *made;
       facts_.granted_size = size + slack;
-      facts_.device_pointer = pointer_to(round_up(base_, std::max(alignment, kDriverAlignment)));
-      if (address_of(facts_.device_pointer) + size <= base_ + facts_.granted_size) break;
-      GPUMEM_TRY(release());
+      const uint64_t begin = round_up(base_, alignment);
+      if (begin + size <= base_ + facts_.granted_size) {
+        facts_.device_pointer = pointer_to(begin);
+        facts_.allocation = pointer_to(base_);
+        facts_.allocation_size = facts_.granted_size;
+        in_blocks_ = true;  // of the driver's own
+        return {};
+      }
+      auto released = release();
+      if (!released) {
+        (void)release();
+        return released;
+      }
     }
-    facts_.allocation = pointer_to(base_);
-    facts_.allocation_size = facts_.granted_size;
-    return {};
+    return unmet_alignment(alignment);
   }
 
   Result<void> release() override {

@@ -74,6 +74,9 @@ class Region : public Object, public RegionState {
   // Null if it is not managed memory.
   ManagedState* managed() const { return managed_.get(); }
 
+  // Neither other devices nor other processes reach it: memory of the driver's pool.
+  bool own_device_only() const { return own_device_only_; }
+
  protected:
   Region(Type type, std::shared_ptr<Context> context, Device& device, const KindTraits& traits, uint64_t size,
          std::string name);
@@ -90,7 +93,6 @@ class Region : public Object, public RegionState {
   std::unique_ptr<backend::Memory> take_backend() noexcept { return std::move(backend_); }
   // What a report says of memory of a pool.
   const char* pool_note() const;
-  // Other devices do not reach it, whatever peer access is enabled.
   void keep_to_own_device() noexcept { own_device_only_ = true; }
   void make_managed(bool to_host) { managed_ = std::make_unique<ManagedState>(to_host); }
 

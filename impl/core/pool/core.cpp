@@ -68,7 +68,10 @@ constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device ||
   uint64_t size = round_up(request_.initial_size, piece());
   if (limit_ != 0 && size > limit_) size = round_down(limit_, piece());
   if (size == 0) return {};
-  return grow(no_order(), size, PoolClasses::kPage);
+  auto grown = grow(no_order(), size, PoolClasses::kPage);
+  if (grown || lacking_ == 0) return grown;
+  Lock lock(mutex_);
+  return take_from_driver(lock);
 }
 
 [[gnu::cold]] void PoolCore::retire() noexcept {
@@ -531,7 +534,7 @@ void PoolCore::note_peaks() {
 
 // ---- allocating ----
 
-Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
+Result<void*> PoolCore::try_small(Order& order, uint32_t index, bool least_chunk) {
   PoolCache* const cache = order.held() ? nullptr : cache_of_thread();  // threads keep nothing of captures
   PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, order) : nullptr;
   const uint64_t block_size = classes_.size_of(index);
@@ -544,7 +547,8 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   PoolFree single;
   PoolFree* const blocks = bin == nullptr ? &single : bin->blocks.get();
   // Take from the new chunk, even if other orders have blocks by now: an unused chunk would never end.
-  uint64_t chunk = PoolClasses::chunk_size(block_size);
+  const uint64_t least = PoolClasses::least_chunk_size(block_size);
+  uint64_t chunk = least_chunk ? least : PoolClasses::chunk_size(block_size);
   const auto take_from_new_chunk = [&] {
     if (!make_chunk(order, index, chunk)) return size_t{0};
     const size_t taken = order.pop(index, blocks, wanted);
@@ -574,7 +578,6 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   }
   if (found == 0) {
     auto grown = grow(order, chunk, PoolClasses::kPage);
-    const uint64_t least = PoolClasses::least_chunk_size(block_size);
     if (!grown && (at_once_ || lacks_room(grown.error().status)) && least < chunk) {
       chunk = least;
       found = take_from_new_chunk();
@@ -645,9 +648,10 @@ std::optional<uint32_t> PoolCore::class_of(uint64_t size, uint64_t alignment) co
   return alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
 }
 
-Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t alignment) {
+Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t alignment, bool least) {
   const auto index = class_of(size, alignment);
-  return index ? try_small(order, *index) : try_large(order, round_up(size, PoolClasses::kPage), alignment);
+  return index ? try_small(order, *index, least)
+               : try_large(order, round_up(size, PoolClasses::kPage), alignment);
 }
 
 const PoolOrder* PoolCore::order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const {
@@ -703,9 +707,11 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
                                  gpumem_pool_attempt* attempt) {
   if (!lets(stream)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
-                      "the stream is of device %u, which has no access to this pool of device %u; name it in "
-                      "the accesses of gpumem_pool_create()",
-                      stream.device->facts().ordinal, device_.ordinal());
+                      "the stream is of device %u, which has no access to this pool of device %u; %s",
+                      stream.device->facts().ordinal, device_.ordinal(),
+                      request_.memory.from_driver
+                          ? "create the pool without GPUMEM_POOL_FROM_DRIVER, and name it in the accesses"
+                          : "name it in the accesses of gpumem_pool_create()");
   }
   // Retries frees that the driver refused, as this call is slow anyway. Neither under the lock nor in a
   // callback, because a retry may wait.

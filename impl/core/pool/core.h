@@ -248,14 +248,24 @@ class PoolCore final : public PoolCacheOwner {
 
   // The class of a block; no value if it is large.
   std::optional<uint32_t> class_of(uint64_t size, uint64_t alignment) const;
-  Result<void*> try_allocate(Order& order, uint64_t size, uint64_t alignment);
+  // `least`: small blocks from a chunk as small as can be.
+  Result<void*> try_allocate(Order& order, uint64_t size, uint64_t alignment, bool least = false);
   // Another order whose free memory would do if its work were complete, or null.
   const Order* order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const;
   // What keeps the pool from giving a block at once.
   gpumem_pool_attempt obstacle(const Order& order, uint64_t size, uint64_t alignment) const;
-  Result<void*> try_small(Order& order, uint32_t index);
+  Result<void*> try_small(Order& order, uint32_t index, bool least_chunk);
   Result<void*> try_large(Order& order, uint64_t size, uint64_t alignment);
+  // With memory of the driver's pool it only notes how much, for take_from_driver(), and is NOT_READY.
   Result<void> grow(Order& order, uint64_t size, uint64_t alignment);
+  // What grow() has noted. The driver may wait for work that depends on another thread's next call, so the
+  // lock is not held meanwhile.
+  Result<void> take_from_driver(Lock& lock);
+  Result<uint64_t> size_of_piece(uint64_t least);
+  Result<PoolSource::Pieces::node_type> make_piece(uint64_t wanted, uint64_t least) const;
+  Result<void> enter(PoolSource::Pieces::node_type made);
+  // try_allocate() with that.
+  Result<void*> try_allocate(Lock& lock, Order& order, uint64_t size, uint64_t alignment);
   bool exceeds_device(uint64_t bytes) const {
     const KindTraits& kind = *request_.memory.kind;
     return kind.on_device && !kind.managed && bytes > device_.facts().total_bytes;
@@ -348,6 +358,7 @@ class PoolCore final : public PoolCacheOwner {
   // Counts of ended caches, and of blocks allocated without a cache.
   std::array<uint64_t, PoolClasses::kCountMax> allocated_{};
   std::array<uint64_t, PoolClasses::kCountMax> freed_{};
+  uint64_t lacking_ = 0;      // bytes that the driver's pool is to be asked for
   uint64_t most_needed_ = 0;  // largest `taken_bytes` of the space
   uint64_t out_count_ = 0;    // small blocks that live, or that a thread keeps
   uint64_t out_bytes_ = 0;

@@ -147,34 +147,87 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
   return {};
 }
 
+Result<uint64_t> PoolCore::size_of_piece(uint64_t least) {
+  uint64_t wanted = request_.segment_size;
+  if (wanted == 0) wanted = std::clamp(round_down(source_.bytes() / 8, 2 * kMiB), 2 * kMiB, 64 * kMiB);
+  wanted = std::max(round_up(wanted, PoolClasses::kPage), least);
+  const auto over = [&](uint64_t bytes) { return limit_ != 0 && source_.bytes() + bytes > limit_; };
+  if (over(wanted)) wanted = least;
+  if (over(wanted) && !never_fits(wanted)) release_free(source_.bytes() + wanted - limit_);
+  if (over(wanted)) return over_limit(PoolClasses::kPage, wanted);
+  return wanted;
+}
+
+Result<PoolSource::Pieces::node_type> PoolCore::make_piece(uint64_t wanted, uint64_t least) const {
+  auto made = source_.make(wanted);
+  if (made || wanted == least || !lacks_room(made.error().status)) return made;
+  return source_.make(least);
+}
+
+// A new piece; if that fails, it is released.
+Result<void> PoolCore::enter(PoolSource::Pieces::node_type made) {
+  const uint64_t size = made.mapped().size;
+  const uint64_t base = source_.add(std::move(made));
+  Cleanup undo([&] { (void)source_.release(base); });
+  space_.prepare(1);
+  GPUMEM_TRY(blocks_.reserve(base, size));
+  undo.dismiss();
+  space_.add(base, size, base);
+  peak_reserved_ = std::max(peak_reserved_, source_.bytes());
+  ++grows_;
+  return {};
+}
+
+Result<void> PoolCore::take_from_driver(Lock& lock) {
+  const uint64_t least = std::exchange(lacking_, 0);
+  auto wanted = size_of_piece(least);
+  if (!wanted) return wanted.error();
+  auto made = [&] {
+    lock.unlock();
+    const Cleanup again([&] { lock.lock(); });
+    return make_piece(*wanted, least);
+  }();
+  if (!made) return made.error();
+  // Others may have taken some meanwhile.
+  const uint64_t bytes = made->mapped().size;
+  const bool over = limit_ != 0 && source_.bytes() + bytes > limit_;
+  if (!over) return enter(std::move(*made));
+  const uint64_t base = source_.add(std::move(*made));
+  GPUMEM_TRY(source_.release(base));
+  return over_limit(PoolClasses::kPage, bytes);
+}
+
+Result<void*> PoolCore::try_allocate(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
+  bool least = false;
+  while (true) {
+    auto block = try_allocate(order, size, alignment, least);
+    if (block || lacking_ == 0) return block;
+    auto taken = take_from_driver(lock);
+    if (taken) continue;
+    if (least || !lacks_room(taken.error().status) || !class_of(size, alignment)) return taken.error();
+    least = true;
+  }
+}
+
 Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
   if (at_once_) return make_error(GPUMEM_NOT_READY, "the pool has no block free");
   if (alignment > PoolClasses::kPage) size += alignment;
+  if (!source_.in_range()) {
+    const uint64_t least = round_up(size, PoolClasses::kPage);
+    auto wanted = size_of_piece(least);
+    if (!wanted) return wanted.error();
+    if (request_.memory.from_driver) {
+      lacking_ = least;
+      return make_error(GPUMEM_NOT_READY, "the driver's pool is asked next");
+    }
+    auto made = make_piece(*wanted, least);
+    if (!made) return made.error();
+    return enter(std::move(*made));
+  }
   const uint64_t needed_before = most_needed_;
   Cleanup undo([&] { most_needed_ = needed_before; });
   most_needed_ = std::max(most_needed_, space_.taken_bytes() + size);
-  Result<void> grown;
-  if (source_.in_range()) {
-    grown = grow_range(order, size, alignment);
-  } else {
-    const uint64_t least = round_up(size, PoolClasses::kPage);
-    uint64_t wanted = request_.segment_size;
-    if (wanted == 0) wanted = std::clamp(round_down(source_.bytes() / 8, 2 * kMiB), 2 * kMiB, 64 * kMiB);
-    wanted = std::max(round_up(wanted, PoolClasses::kPage), least);
-    const auto over = [&](uint64_t bytes) { return limit_ != 0 && source_.bytes() + bytes > limit_; };
-    if (over(wanted)) wanted = least;
-    if (over(wanted) && !never_fits(wanted)) release_free(source_.bytes() + wanted - limit_);
-    if (over(wanted)) return over_limit(PoolClasses::kPage, wanted);
-    space_.prepare(1);
-    auto base = source_.allocate(wanted);
-    if (!base && wanted > least && lacks_room(base.error().status)) base = source_.allocate(wanted = least);
-    if (!base) return base.error();
-    if (auto room = blocks_.reserve(*base, wanted); !room) {
-      (void)source_.release(*base);
-      return room;
-    }
-    space_.add(*base, wanted, *base);
-  }
+  auto grown = grow_range(order, size, alignment);
   // Count the pieces of a failed growth too: with what is freed for the next try, they may suffice.
   peak_reserved_ = std::max(peak_reserved_, source_.bytes());
   if (!grown) return grown;
@@ -235,8 +288,7 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
       largest = std::max(largest, classes_.size_of(i));
   }
   if (last.status == GPUMEM_ERROR_LIMIT_EXCEEDED && limit_ > source_.bytes())
-    largest = std::max(
-        largest, round_down(limit_ - source_.bytes(), std::max(source_.granularity(), PoolClasses::kPage)));
+    largest = std::max(largest, round_down(limit_ - source_.bytes(), piece()));
   const Error copy = last;
   std::array<char, 160> of_device{};
   const KindTraits& kind = *request_.memory.kind;
@@ -250,7 +302,7 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
                                 ? memory->free_bytes
                                 : std::min(memory->free_bytes, limit_ - std::min(limit_, source_.bytes()));
       // If there was room, the allocation failed for another reason.
-      if (room < size) largest = std::max(largest, round_down(room, source_.granularity()));
+      if (room < size) largest = std::max(largest, round_down(room, piece()));
     }
   }
   std::array<char, 64> fitting;
@@ -283,7 +335,7 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
 }
 
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
-  auto block = try_allocate(order, size, alignment);
+  auto block = try_allocate(lock, order, size, alignment);
   if (block || !lacks_room(block.error().status)) return block;
   // If the request never fits, only the callback can help, by raising the limit, so keep what is free.
   const bool too_large = exceeds_device(size);
@@ -296,11 +348,11 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     end_quarantine(0);
     observe();
     sweep();
-    block = try_allocate(order, size, alignment);
+    block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
     if (release_free(UINT64_MAX) != 0) {
       tier = "what the pool had free";
-      block = try_allocate(order, size, alignment);
+      block = try_allocate(lock, order, size, alignment);
       if (block || !lacks_room(block.error().status)) return block;
     }
   }
@@ -312,7 +364,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
       released = neighbors_.trim_others(*this) != 0;
     }
     tier = released ? "other pools" : tier;
-    if (released) block = try_allocate(order, size, alignment);
+    if (released) block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
   }
   if (ask_callback(lock, size)) {
@@ -321,7 +373,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     end_quarantine(0);
     observe();
     sweep();
-    block = try_allocate(order, size, alignment);
+    block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
   }
   return lacking(block.error(), tier, order, size);

@@ -131,8 +131,8 @@ Result<void> PoolSource::map(uint64_t base, uint64_t size) {
   return {};
 }
 
-Result<uint64_t> PoolSource::allocate(uint64_t size) {
-  std::map<uint64_t, Piece> single;  // its node becomes one of pieces_, which needs no memory
+Result<PoolSource::Pieces::node_type> PoolSource::make(uint64_t size) const {
+  Pieces single;  // its node becomes one of pieces_, which needs no memory
   Piece& piece = single[0];
   piece.size = size;
   uint64_t base = 0;
@@ -167,8 +167,13 @@ Result<uint64_t> PoolSource::allocate(uint64_t size) {
   }
   auto node = single.extract(single.begin());
   node.key() = base;
-  pieces_.insert(std::move(node));
-  bytes_ += size;
+  return node;
+}
+
+uint64_t PoolSource::add(Pieces::node_type made) noexcept {
+  const uint64_t base = made.key();
+  bytes_ += made.mapped().size;
+  pieces_.insert(std::move(made));
   return base;
 }
 

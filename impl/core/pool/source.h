@@ -44,18 +44,23 @@ class PoolSource {
   uint64_t end() const { return end_; }
   uint64_t granularity() const { return granularity_; }
 
-  // map() needs a range; without one, allocate() gets a piece anywhere.
-  Result<void> map(uint64_t base, uint64_t size);
-  Result<uint64_t> allocate(uint64_t size);
-  Result<void> release(uint64_t base);
-  // Retries unmapping what a failed map() left mapped.
-  Result<void> unmap_left();
-
   struct Piece {
     uint64_t size = 0;
     uint64_t handle = 0;  // of the memory; 0: pages of the system, or mapped
   };
-  const std::map<uint64_t, Piece>& pieces() const { return pieces_; }
+  using Pieces = std::map<uint64_t, Piece>;
+
+  // map() needs a range; without one, make() gets a piece anywhere, which add() enters.
+  Result<void> map(uint64_t base, uint64_t size);
+  // Needs no lock.
+  Result<Pieces::node_type> make(uint64_t size) const;
+  // Returns where it begins. Cannot fail.
+  uint64_t add(Pieces::node_type made) noexcept;
+  Result<void> release(uint64_t base);
+  // Retries unmapping what a failed map() left mapped.
+  Result<void> unmap_left();
+
+  const Pieces& pieces() const { return pieces_; }
   uint64_t bytes() const { return bytes_; }
   const PoolMemory& memory() const { return memory_; }
   // Leaves what could not be released to the instance, which tries again.
@@ -76,8 +81,8 @@ class PoolSource {
   uint64_t begin_ = 0;
   uint64_t end_ = 0;
   uint64_t granularity_ = 0;
-  std::map<uint64_t, Piece> pieces_;
-  std::map<uint64_t, Piece> left_;  // still mapped, since undoing a map() failed
+  Pieces pieces_;
+  Pieces left_;  // still mapped, since undoing a map() failed
   uint64_t bytes_ = 0;
 };
 

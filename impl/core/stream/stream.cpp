@@ -105,10 +105,10 @@ Result<void> check_kind(const FoundSpan& found) {
 Result<void> check_access(const Device& device, const Region& region, bool write) {
   GPUMEM_TRY(region.reachable_by(device, write));
   if (region.access_of(device) != GPUMEM_ACCESS_NONE) return {};
-  return make_error(
-      GPUMEM_ERROR_NO_ACCESS,
-      "device %u has no access to the memory of device %u; call gpumem_device_enable_peer_access() first",
-      device.ordinal(), region.device().ordinal());
+  return make_error(GPUMEM_ERROR_NO_ACCESS, "device %u has no access to the memory of device %u; %s",
+                    device.ordinal(), region.device().ordinal(),
+                    region.own_device_only() ? "create the pool without GPUMEM_POOL_FROM_DRIVER"
+                                             : "call gpumem_device_enable_peer_access() first");
 }
 
 // The same in a range, where that depends on the mapping.

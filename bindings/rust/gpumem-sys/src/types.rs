@@ -716,11 +716,13 @@ constants! {
     /// The pool takes its memory from the device's current memory pool of the driver, from which
     /// `cudaMallocAsync` serves other code of the process, and gives it back there: what one of the
     /// two does not need, the other can use. Needs
-    /// [`GPUMEM_CAPABILITY_POOL_DRIVER`](crate::GPUMEM_CAPABILITY_POOL_DRIVER), and is of a pool of
-    /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) without memory flags, handle types and
-    /// accesses. Memory comes in pieces of 64 KiB, and other devices do not reach it, whatever peer
-    /// access is enabled. Taking memory may wait for work of other code, if the driver gives what
-    /// that code has freed in a stream whose work before the free still runs.
+    /// [`GPUMEM_CAPABILITY_POOL_DRIVER`](crate::GPUMEM_CAPABILITY_POOL_DRIVER), and is only for
+    /// pools of [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) without memory flags, handle
+    /// types and accesses. Memory comes in pieces of 64 KiB. Other devices do not reach it,
+    /// whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of
+    /// other code: the driver can hand out memory that was freed behind work which still runs.
+    /// Other calls with the pool do not wait for that. Memory that is given back goes to the system
+    /// if the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says.
     GPUMEM_POOL_FROM_DRIVER: gpumem_pool_flags = 0x8;
     /// There was a free block.
     GPUMEM_POOL_ANSWER_ALLOCATED: gpumem_pool_answer = 1;
@@ -1892,16 +1894,17 @@ structs! {
         /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) only. NULL means none. Streams of
         /// other devices then allocate nothing, unless the pool has memory flags or the device no
         /// virtual memory management: then access is that of `gpumem_device_enable_peer_access()`,
-        /// which is not checked.
+        /// which is not checked. With [`GPUMEM_POOL_FROM_DRIVER`](crate::GPUMEM_POOL_FROM_DRIVER)
+        /// they never do.
         accesses: *const gpumem_access_desc,
         /// Number of entries; 0 with NULL.
         access_count: u64,
         /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
         /// copied.
         name: *const c_char,
-        /// Bytes that the pool keeps once it has more than `release_threshold` and gives memory
-        /// back, so that not every free after the first gives some back too; at most
-        /// `release_threshold`. 0 means `release_threshold`.
+        /// Once the pool has more than `release_threshold`, it gives back what is free until it has
+        /// this many bytes, so that the next frees give nothing back; at most `release_threshold`.
+        /// 0 means `release_threshold`. Pieces go back whole, so it may keep less, by one piece.
         low_water: u64,
     }
     /// Answer of `gpumem_pool_try_alloc()`.
@@ -1969,7 +1972,7 @@ structs! {
         wait_count: u64,
         /// Marks that the pool has enqueued in streams.
         mark_count: u64,
-        /// How often it has taken memory; all other blocks are of memory that it had.
+        /// How often it has taken memory; other allocations were served from what it had.
         grow_count: u64,
         /// How often it has released some.
         release_count: u64,

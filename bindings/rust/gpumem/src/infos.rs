@@ -764,7 +764,7 @@ pub struct PoolInfo {
     pub wait_count: u64,
     /// Marks that the pool has enqueued in streams.
     pub mark_count: u64,
-    /// How often it has taken memory; all other blocks are of memory that it had.
+    /// How often it has taken memory; other allocations were served from what it had.
     pub grow_count: u64,
     /// How often it has released some.
     pub release_count: u64,

@@ -662,9 +662,9 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes that the pool keeps once it has more than `release_threshold` and gives memory back, so that not
-    /// every free after the first gives some back too; at most `release_threshold`. 0 means
-    /// `release_threshold`.
+    /// Once the pool has more than `release_threshold`, it gives back what is free until it has this many
+    /// bytes, so that the next frees give nothing back; at most `release_threshold`. 0 means
+    /// `release_threshold`. Pieces go back whole, so it may keep less, by one piece.
     #[must_use]
     pub fn low_water(mut self, low_water: u64) -> Self {
         self.low_water = low_water;

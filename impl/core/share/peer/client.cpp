@@ -106,7 +106,7 @@ Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors 
   const uint64_t number = ++last_number_;
   request.number = number;
   const MessageType type = request.type;
-  Question question{type, answer, request.name, request.version, {}, limit, &place};
+  Question question{type, answer, request.name, request.version, request.once, {}, limit, &place};
   if (type == MessageType::kClaim) question.claims = request.token;
   questions_.emplace(number, question);
   Cleanup undo([&] {
@@ -290,7 +290,10 @@ Result<void> ShareClient::check_head(const Message& message) const {
 
 Result<void> ShareClient::check_answer(const Question& question, const Message& message) {
   if (message.type == MessageType::kRefused) {
-    if (can_be_refused(question.type, message.status)) return {};
+    // Only a look finds nothing; who waits, waits on.
+    const bool waits_on = question.type == MessageType::kWait && !question.once;
+    const bool absurd = waits_on && message.status == GPUMEM_ERROR_NOT_FOUND;
+    if (can_be_refused(question.type, message.status) && !absurd) return {};
     return violation("a refusal with a status that the request cannot have");
   }
   if (message.type != question.answer) return violation("an answer to another question");

@@ -62,6 +62,7 @@ class ShareClient final : public SharePeer, public EventLoop::Client {
     MessageType answer{};
     std::string name;      // of a kWait
     uint64_t version = 0;  // of a kWait, a kPublish
+    bool once = false;     // of a kWait that only looks
     std::optional<Token> claims;
     AnswerLimit limit;
     std::optional<Result<Incoming>>* place = nullptr;

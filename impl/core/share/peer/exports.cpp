@@ -169,6 +169,11 @@ class Exports::Plan {
 
   Result<void> check_whole(const ExportRequest& request) const {
     Device& device = region().device();
+    if (region().own_device_only()) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "memory of the driver's own pool cannot be shared; create the pool without "
+                        "GPUMEM_POOL_FROM_DRIVER");
+    }
     GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_SHARE_LEGACY));
     auto facet = device.sharing();
     if (!facet) return facet.error();

@@ -125,7 +125,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the name %s is not there, and numbers up to %" PRIu64
                       " are used up by what was withdrawn; pass %s %" PRIu64 ", or 0 for the next one",
-                      Quoted(request.name.c_str()).text(), last, last < kVersionMax ? "at least" : "just",
+                      Quoted(request.name.c_str()).text(), last, last < kVersionMax ? "at least" : "exactly",
                       last + 1);
   }
   if (version <= last) {

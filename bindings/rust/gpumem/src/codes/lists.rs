@@ -561,10 +561,12 @@ flags! {
         /// The pool takes its memory from the device's current memory pool of the driver, from
         /// which `cudaMallocAsync` serves other code of the process, and gives it back there: what
         /// one of the two does not need, the other can use. Needs [`Capability::POOL_DRIVER`], and
-        /// is of a pool of [`Kind::DEVICE`] without memory flags, handle types and accesses. Memory
-        /// comes in pieces of 64 KiB, and other devices do not reach it, whatever peer access is
-        /// enabled. Taking memory may wait for work of other code, if the driver gives what that
-        /// code has freed in a stream whose work before the free still runs.
+        /// is only for pools of [`Kind::DEVICE`] without memory flags, handle types and accesses.
+        /// Memory comes in pieces of 64 KiB. Other devices do not reach it, whatever peer access is
+        /// enabled, and it cannot be shared. Taking memory may wait for work of other code: the
+        /// driver can hand out memory that was freed behind work which still runs. Other calls with
+        /// the pool do not wait for that. Memory that is given back goes to the system if the
+        /// driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says.
         FROM_DRIVER = GPUMEM_POOL_FROM_DRIVER,
     }
 }

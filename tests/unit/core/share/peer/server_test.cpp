@@ -2448,7 +2448,7 @@ TEST_F(ShareServerTest, hub_1_no_user_uses_up_the_numbers_of_a_name_for_others) 
   const Message used_up = publish(*second, 1);
   EXPECT_EQ(used_up.status, GPUMEM_ERROR_INVALID_STATE);
   const std::string next = std::to_string(kVersionMax + 1);
-  EXPECT_NE(used_up.text.find("pass just " + next), std::string::npos) << used_up.text;
+  EXPECT_NE(used_up.text.find("pass exactly " + next), std::string::npos) << used_up.text;
   EXPECT_EQ(publish(*second, kVersionMax + 1).version, kVersionMax + 1);
   EXPECT_EQ(publish(*second, kVersionMax + 1).status, GPUMEM_ERROR_ALREADY_EXISTS);
 }
@@ -3241,6 +3241,8 @@ TEST_F(ShareServerTest, ARefusalHasAStatusOfTheCallAndSaysWhoseWordsItHas) {
     EXPECT_EQ(std::strstr(error.message, "go away"), nullptr) << error.message;
     EXPECT_EQ(refused(GPUMEM_ERROR_PERMISSION_DENIED, false, call.make), GPUMEM_ERROR_PEER_GONE);
   }
+  // Who waits is not told that there is nothing.
+  EXPECT_EQ(refused(GPUMEM_ERROR_NOT_FOUND, true, calls[1].make), GPUMEM_ERROR_PEER_GONE);
 }
 
 TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {
