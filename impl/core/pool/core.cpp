@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
-#include <cstring>
 #include <new>
 #include <thread>
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "base/text.h"
 #include "core/object/abandoned.h"
 #include "core/object/callback.h"
 #include "core/object/context.h"
@@ -20,85 +18,15 @@ namespace gpumem::core {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint8_t kGuardByte = 0xFD;
-constexpr uint8_t kFreedByte = 0xDD;
-constexpr size_t kQuarantineMost = 64;
 
-uint64_t next_number() {
-  static constinit std::atomic<uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
+}  // namespace
 
 // A callback must not free what its own call uses (COM-27).
-Result<void> check_unused(uint64_t base, uint64_t size) {
+Result<void> PoolCore::check_unused(uint64_t base, uint64_t size) {
   if (!UsedInCallbacks::any_in(base, size)) return {};
   return make_error(GPUMEM_ERROR_INVALID_STATE,
                     "a call of this thread uses the block at %p; free it once that has returned",
                     pointer_to(base));
-}
-
-constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device || kind.managed ? 256 : 16; }
-
-}  // namespace
-
-[[gnu::cold]] PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request,
-                                 PoolNeighbors& neighbors)
-    : context_(std::move(context)),
-      neighbors_(neighbors),
-      device_(device),
-      request_(std::move(request)),
-      classes_(granule_of(*request_.memory.kind)),
-      number_(next_number()),
-      source_(context_, device, request_.memory),
-      limit_(request_.limit),
-      release_threshold_(request_.release_threshold) {}
-
-[[gnu::cold]] PoolCore::~PoolCore() {
-  while (caches_ != nullptr)
-    delete std::exchange(caches_, caches_->next);
-}
-
-[[gnu::cold]] Result<void> PoolCore::open() {
-  orders_.emplace(PoolStream::kNone, std::make_shared<Order>(PoolSpace::kAny, PoolStream::kNone));
-  GPUMEM_TRY(blocks_.open());
-  GPUMEM_TRY(source_.open(blocks_));
-  if (source_.in_range()) GPUMEM_TRY(blocks_.reserve(source_.begin(), source_.end() - source_.begin()));
-  if (!debug()) seat_ = pool_seats::take(*this, number_);
-  if (request_.initial_size == 0) return {};
-  uint64_t size = round_up(request_.initial_size, piece());
-  if (limit_ != 0 && size > limit_) size = round_down(limit_, piece());
-  if (size == 0) return {};
-  auto grown = grow(no_order(), size, PoolClasses::kPage);
-  if (grown || lacking_ == 0) return grown;
-  Lock lock(mutex_);
-  return take_from_driver(lock);
-}
-
-[[gnu::cold]] void PoolCore::retire() noexcept {
-  pool_seats::leave(seat_);
-  platform::wait_for_looks();  // of threads that found the handle
-  const Lock lock(mutex_);
-  retired_ = true;
-  seat_ = PoolCache::kSeats;
-  PoolCache** link = &caches_;
-  while (PoolCache* const cache = *link) {
-    count_back(*cache);
-    if (!drain(*cache)) {
-      link = &cache->next;
-      continue;
-    }
-    *link = cache->next;
-    delete cache;
-  }
-}
-
-[[gnu::cold]] void PoolCore::revive() noexcept {
-  const uint64_t number = next_number();
-  const uint32_t seat = debug() ? PoolCache::kSeats : pool_seats::take(*this, number);
-  const Lock lock(mutex_);
-  retired_ = false;
-  number_ = number;
-  seat_ = seat;
 }
 
 // ---- orders ----
@@ -135,26 +63,6 @@ void PoolCore::poll() {
   }
   settle_waiting();
   settle_captures();
-}
-
-void PoolCore::settle_waiting() {
-  for (size_t i = 0; i < waiting_.size();) {
-    Waiting& one = waiting_[i];
-    bool complete = true;
-    for (auto& [order, epoch] : one.needs) {
-      if (order->has_passed(epoch)) continue;
-      mark(*order);
-      poll(*order);
-      complete = complete && order->has_passed(epoch);
-    }
-    if (!complete) {
-      ++i;
-      continue;
-    }
-    free_block(*one.order, *one.run, one.block.address);
-    if (i + 1 != waiting_.size()) one = std::move(waiting_.back());
-    waiting_.pop_back();
-  }
 }
 
 void PoolCore::mark(Order& order) {
@@ -750,41 +658,12 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
     }
     return block;
   };
-  if (!debug()) return look(size);
-  const uint64_t before = std::max(kGuard, alignment);
-  if (size > kSizeMax - before - kGuard) size = kSizeMax - before - kGuard;
-  // Allocate the record first, so that nothing fails once there is a block.
-  std::map<uint64_t, DebugBlock> entry;
-  entry.emplace(0, DebugBlock{0, size});
-  auto block = look(before + size + kGuard);
-  if (!block) return block;
-  const uint64_t pointer = address_of(*block) + before;
-  auto node = entry.extract(entry.begin());
-  node.key() = pointer;
-  node.mapped().base = address_of(*block);
-  node.mapped().guarded = may_guard(*order);
-  if (node.mapped().guarded) {
-    std::memset(pointer_to(pointer - kGuard), kGuardByte, kGuard);
-    std::memset(pointer_to(pointer + size), kGuardByte, kGuard);
-  }
-  debug_blocks_.insert(std::move(node));
-  return pointer_to(pointer);
+  return debug() ? allocate_debug(*order, size, alignment, look) : look(size);
 }
 
 // Managed memory only where all devices are concurrent: elsewhere the work of a device takes it from the CPU.
 bool PoolCore::reached_by_cpu() const {
   return on_host() || (request_.memory.kind->managed && !Devices::of(*context_).has_exclusive());
-}
-
-bool PoolCore::may_guard(Order& order) noexcept {
-  if (!reached_by_cpu()) return false;
-  try {
-    mark(order);
-    poll(order);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  return order.harmless();
 }
 
 // ---- freeing ----
@@ -961,27 +840,6 @@ PoolShelf::Bin& PoolCore::bin_of(PoolShelf& shelf, uint32_t index) {
   return bin;
 }
 
-// The free of a block waits for the streams whose use of it was recorded.
-void PoolCore::await_recorded(const std::shared_ptr<Order>& order, PoolRun& run, uint64_t address) {
-  Waiting waiting{{address, &run.state(run.index_of(address))}, &run, order, {}};
-  const auto others = recorded_.find(address);
-  waiting.needs.reserve(others->second.size());
-  waiting_.reserve(waiting_.size() + 1);
-  for (auto& other : others->second) {
-    if (other == order) continue;
-    other->note_frees(1);
-    waiting.needs.emplace_back(other, other->epoch());
-  }
-  waiting_.push_back(std::move(waiting));
-  recorded_.erase(others);
-}
-
-// Keeps a block of a debug pool back.
-[[gnu::cold]] void PoolCore::release_debug(const std::shared_ptr<Order>& order, uint64_t base) {
-  quarantine_.push_back({base, order});
-  count_free(*blocks_.run_at(base), base);
-}
-
 void PoolCore::count_free(PoolRun& run, uint64_t base) noexcept {
   run.state(run.index_of(base)).store(PoolRun::kFree, std::memory_order_release);
   if (run.class_index == PoolRun::kLarge) {
@@ -990,109 +848,6 @@ void PoolCore::count_free(PoolRun& run, uint64_t base) noexcept {
   } else {
     ++freed_[run.class_index];
   }
-}
-
-[[gnu::cold]] Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, uint64_t size) {
-  const auto found = debug_blocks_.find(address);
-  if (found == debug_blocks_.end()) {
-    const auto behind = debug_blocks_.upper_bound(address);
-    if (behind != debug_blocks_.begin()) {
-      const auto& [first, block] = *std::prev(behind);
-      if (address - first < block.requested) {
-        return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                          "%p is at offset %" PRIu64 " in a block of %" PRIu64
-                          " bytes; pass the pointer to its first byte",
-                          pointer_to(address), address - first, block.requested);
-      }
-    }
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "the pool has no live block at %p; it may be freed already",
-                      pointer_to(address));
-  }
-  const DebugBlock block = found->second;
-  if (size != 0 && size != block.requested) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "the block at %p has %" PRIu64 " byte%s, and is freed with %" PRIu64,
-                      pointer_to(address), block.requested, plural(block.requested), size);
-  }
-  GPUMEM_TRY(check_unused(address, block.requested));
-  if (block.guarded) {
-    const auto* const bytes = static_cast<const uint8_t*>(pointer_to(address));
-    for (uint64_t i = 1; i <= kGuard; ++i) {
-      if (bytes[-static_cast<int64_t>(i)] == kGuardByte && bytes[block.requested + i - 1] == kGuardByte)
-        continue;
-      const bool in_front = bytes[-static_cast<int64_t>(i)] != kGuardByte;
-      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                        "byte %" PRIu64 " %s the block of %" PRIu64
-                        " byte%s at %p was overwritten; find what wrote it: the "
-                        "block stays live until the instance is closed with GPUMEM_CLOSE_FORCE",
-                        i, in_front ? "in front of" : "behind", block.requested, plural(block.requested),
-                        pointer_to(address));
-    }
-  }
-  PoolRun& run = *blocks_.run_at(block.base);
-  const uint8_t state = run.state(run.index_of(block.base)).load(std::memory_order_relaxed);
-  if (state == PoolRun::kCaptured || stream.capture.id != 0) {
-    free_captured(stream, run, block.base);
-    debug_blocks_.erase(found);
-    return {};
-  }
-  const auto order = order_of(stream);
-  if (state == PoolRun::kRecorded) {
-    await_recorded(order, run, block.base);
-    count_free(run, block.base);
-  } else {
-    release_debug(order, block.base);
-    if (reached_by_cpu() && order->is_none()) std::memset(pointer_to(address), kFreedByte, block.requested);
-  }
-  debug_blocks_.erase(found);
-  try {
-    settle_waiting();
-    end_quarantine(kQuarantineMost);
-    keep_threshold();
-  } catch (const std::bad_alloc&) {
-    // The block is free; the next call sees to the rest.
-  }
-  return {};
-}
-
-[[gnu::cold]] void PoolCore::end_quarantine(size_t keep) {
-  settle_given_back();
-  while (quarantine_.size() > keep) {
-    const Quarantined& oldest = quarantine_.front();
-    free_block(*oldest.order, *blocks_.run_at(oldest.base), oldest.base);
-    quarantine_.pop_front();
-  }
-}
-
-Result<void> PoolCore::record_use(const PoolStream& stream, const void* pointer) {
-  const Lock lock(mutex_);
-  uint64_t address = address_of(pointer);
-  if (debug()) {
-    const auto found = debug_blocks_.find(address);
-    if (found == debug_blocks_.end()) return not_found(address);
-    address = found->second.base;
-  }
-  PoolRun* const run = blocks_.run_at(address);
-  const uint32_t index = run != nullptr ? run->index_of(address) : 0;
-  if (run == nullptr || index >= run->count || run->address_of_block(index) != address ||
-      run->state(index).load(std::memory_order_relaxed) == PoolRun::kFree)
-    return not_found(address);
-  if (stream.capture.id != 0) {
-    record_captured_use(stream.capture, *run, address);
-    return {};
-  }
-  const auto order = order_of(stream);
-  const auto [entry, fresh] = recorded_.try_emplace(address);
-  Cleanup drop([&, place = entry, made = fresh] {
-    if (made) recorded_.erase(place);
-  });
-  auto& orders = entry->second;
-  if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(order);
-  drop.dismiss();
-  std::atomic<uint8_t>& state = run->state(index);
-  if (state.load(std::memory_order_relaxed) != PoolRun::kCaptured)
-    state.store(PoolRun::kRecorded, std::memory_order_release);
-  return {};
 }
 
 }  // namespace gpumem::core

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -283,6 +284,9 @@ class PoolCore final : public PoolCacheOwner {
   Error lacking(const Error& last, const char* tier, Order& order, uint64_t size);
 
   Result<void*> allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment);
+  Result<void*> allocate_debug(Order& order, uint64_t size, uint64_t alignment,
+                               const std::function<Result<void*>(uint64_t)>& take);
+  static Result<void> check_unused(uint64_t base, uint64_t size);
   Result<void> free_debug(const PoolStream& stream, uint64_t address, uint64_t size);
   // Frees a block whose state is already free.
   void free_block(Order& order, PoolRun& run, uint64_t address);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Memory of a pool: what it takes and gives back, what it does where that is lacking, and its end.
+// Memory of a pool: what it takes and gives back, and what it does where that is lacking.
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -426,90 +426,6 @@ void PoolCore::set_release_threshold(uint64_t bytes) {
   } catch (const std::bad_alloc&) {
     // The threshold is set; the next call sees to the rest.
   }
-}
-
-// ---- the end ----
-
-// A stream that is being captured cannot be marked, and waiting for its device would spoil the capture.
-Result<void> PoolCore::require_no_capture(const Order& order) {
-  if (!order.has_stream() || order.native()) return {};
-  const auto capturing = order.stream()->is_capturing();
-  if (!capturing || !*capturing) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE,
-                    "blocks were freed in a stream that is being captured; end the capture first");
-}
-
-Result<bool> PoolCore::release_if_empty(bool wait) {
-  Lock lock(mutex_);
-  if (!retired_) return false;
-  blocks_.set_empty(empty());
-  drain_all();
-  end_quarantine(0);
-  observe(wait);
-  // Wait for work that uses the memory. Release the lock meanwhile, as that work may depend on another
-  // thread's next call.
-  for (;;) {
-    end_quarantine(0);  // of what was freed meanwhile
-    if (settled()) break;
-    const auto busy =
-        std::find_if(orders_.begin(), orders_.end(), [](const auto& entry) { return !entry.second->idle(); });
-    if (busy == orders_.end()) {
-      poll();  // what waited for one stream is now freed in the order of another
-      continue;
-    }
-    const std::shared_ptr<Order> order = busy->second;
-    if (order->unmarked() != 0 && !order->mark(false)) {
-      if (!wait) return false;
-      GPUMEM_TRY(require_no_capture(*order));
-      const auto frees = std::pair(order->epoch(), order->unmarked());
-      Result<void> complete;
-      if (backend::Device* const device = order->device(); device != nullptr) {
-        lock.unlock();
-        complete = device->synchronize();
-        lock.lock();
-        // Nothing runs on a lost device any more.
-        if (!complete && !device->lost()) return complete.error();
-      }
-      if (!retired_) return false;
-      if (frees != std::pair(order->epoch(), order->unmarked())) continue;  // something came later
-      order->pass_all();
-      space_.pass(order->number(), order->passed());
-      continue;
-    }
-    poll(*order);
-    if (order->idle()) continue;
-    if (!wait) return false;
-    lock.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-    lock.lock();
-    if (!retired_) return false;
-  }
-  poll();
-  end_captures();
-  for (const auto& [key, order] : orders_)
-    space_.pass(order->number(), UINT64_MAX);  // all work is complete
-  sweep();
-  if (!empty()) {
-    release_free(UINT64_MAX);
-    return false;
-  }
-  release_free(UINT64_MAX);
-  while (!source_.pieces().empty()) {
-    const auto [base, piece] = *source_.pieces().begin();
-    space_.prepare(1);
-    GPUMEM_TRY(source_.release(base));
-    space_.remove(base, piece.size);
-  }
-  GPUMEM_TRY(source_.close());
-  return true;
-}
-
-void PoolCore::forget() noexcept {
-  log_blocks();
-  source_.forget();
-  captures_.parts.clear();
-  captures_.ending.clear();
-  orders_.clear();
 }
 
 }  // namespace gpumem::core
