@@ -577,6 +577,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     return refuse_free(address, "cuMemFreeAsync");
   check_idle(*found.memory, "memory goes back to the pool");
   driver().freed.insert(address);
+  // Nothing runs on a lost device, and its memory is gone.
+  if (found.memory->device->sticky != CUDA_SUCCESS) remove_memory(found.memory);
   const auto stream = find_stream(handle);
   enqueue(stream, [memory = found.memory] {
     std::lock_guard lock(driver().mutex);

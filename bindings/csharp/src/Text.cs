@@ -34,8 +34,8 @@ namespace GpuMem
     static readonly string[] properties =
     {
       "bytes_max", "bytes_per_second", "consumers_first", "consumers_max", "device_bytes", "device_count", "handle_types",
-      "initial_size", "links_max", "lock_mode", "lock_piece", "max_level", "names_max", "numa_node", "numa_nodes", "pin_budget",
-      "register_count_max", "same_pointer", "slot_count", "store_capacity", "stored_size", "transfer_bytes", "transfer_threads",
+      "initial_size", "links_max", "lock_mode", "lock_piece", "low_water", "max_level", "names_max", "numa_node", "numa_nodes",
+      "pin_budget", "register_count_max", "same_pointer", "slot_count", "store_capacity", "stored_size", "transfer_bytes", "transfer_threads",
       "versions_max", "vmm_granularity",
     };
 
