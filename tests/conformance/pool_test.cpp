@@ -2682,7 +2682,7 @@ TEST(Pool, pool_22_taking_memory_waits_and_holds_up_no_other_call) {
     ASSERT_EQ(raw().cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
     ASSERT_EQ(raw().cuMemFreeAsync(of_other_code, native), CUDA_SUCCESS);
   }
-  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER);
+  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER, 12 * kMiB);
   std::atomic<bool> opened = false;
   void* block = nullptr;
   gpumem::test::Sleeper taking([&] {
@@ -2694,13 +2694,18 @@ TEST(Pool, pool_22_taking_memory_waits_and_holds_up_no_other_call) {
   // The lock of the pool is not held meanwhile.
   void* kept = &kept;
   gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
-  const gpumem_status status = gpumem_pool_try_alloc(pool, 16 * kMiB, 0, nullptr, &kept, &attempt, why());
-  EXPECT_STATUS(GPUMEM_NOT_READY, status);
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_pool_try_alloc(pool, 2 * kMiB, 0, nullptr, &kept, &attempt, why()));
   EXPECT_EQ(attempt.answer, GPUMEM_POOL_ANSWER_NEEDS_MEMORY);
+  // Who lacks memory too waits for what that thread takes.
+  void* small = nullptr;
+  gpumem::test::Sleeper other([&] { small = take(pool, 4 * kKiB); });
   opened = true;
   held.finish();
   taking.join();
+  other.join();
+  EXPECT_LE(info_of(pool).reserved_bytes, 12 * kMiB);
   give(pool, block);
+  give(pool, small);
 #endif
 }
 

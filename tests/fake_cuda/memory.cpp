@@ -576,7 +576,6 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
       driver().freed.contains(address))
     return refuse_free(address, "cuMemFreeAsync");
   check_idle(*found.memory, "memory goes back to the pool");
-  driver().freed.insert(address);
   // Nothing runs on a lost device, and its memory is gone.
   if (found.memory->device->sticky != CUDA_SUCCESS) remove_memory(found.memory);
   const auto stream = find_stream(handle);
@@ -585,6 +584,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     const auto known = driver().memory.find(memory->address);
     if (known != driver().memory.end() && known->second == memory) remove_memory(memory);
   });
+  if (stream->capture) return CUDA_SUCCESS;  // it goes back at each launch
+  driver().freed.insert(address);
   found.memory->freed_in = stream;
   found.memory->freed_at = stream->enqueued;
   return CUDA_SUCCESS;

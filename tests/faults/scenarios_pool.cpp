@@ -220,7 +220,7 @@ std::vector<Scenario> pool_scenarios() {
                  kBoth,
                  {},
                  {create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER, kMiB), destroy}});
-  all.back().idle_streams = 1;  // that in which the device takes such memory
+  all.back().idle_streams = 2;  // those in which the device takes such memory and gives it back
   all.push_back({"blocks of the driver's memory",
                  kBoth,
                  warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER)),

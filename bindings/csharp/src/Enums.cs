@@ -787,9 +787,10 @@ namespace GpuMem
     /// Needs <see cref="Capability.PoolDriver"/>, and is only for pools of <see cref="MemoryKind.Device"/> without
     /// memory flags, handle types and accesses. Memory comes in pieces of 64 KiB. Other devices do not reach it,
     /// whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of other code: the
-    /// driver can hand out memory that was freed behind work which still runs. Other calls with the pool do not wait
-    /// for that. Memory that is given back goes to the system if the driver's pool keeps no more, as
-    /// <c>cudaMemPoolAttrReleaseThreshold</c> says.
+    /// driver can hand out memory that was freed behind work which still runs. Allocations that lack memory then wait
+    /// too, and so does who disposes the pool or closes the instance; frees, trims and queries do not. Memory that is
+    /// given back goes to the system if the driver's pool keeps no more, as <c>cudaMemPoolAttrReleaseThreshold</c>
+    /// says.
     /// </summary>
     FromDriver = Constants.GPUMEM_POOL_FROM_DRIVER,
   }

@@ -64,7 +64,8 @@ typedef uint64_t gpumem_pool_flags;
  * process, and gives it back there: what one of the two does not need, the other can use. Needs #GPUMEM_CAPABILITY_POOL_DRIVER, and is only
  * for pools of #GPUMEM_KIND_DEVICE without memory flags, handle types and accesses. Memory comes in pieces of 64 KiB. Other devices do not
  * reach it, whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of other code: the driver can hand
- * out memory that was freed behind work which still runs. Other calls with the pool do not wait for that. Memory that is given back goes to
+ * out memory that was freed behind work which still runs. Allocations that lack memory then wait too, and so does
+ * who destroys the pool or closes the instance; frees, trims and queries do not. Memory that is given back goes to
  * the system if the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says. */
 #define GPUMEM_POOL_FROM_DRIVER UINT64_C(0x8)
 

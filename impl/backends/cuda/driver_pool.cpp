@@ -5,8 +5,14 @@
 
 namespace gpumem::cuda {
 
+Result<void> DriverPool::make_stream(CUstream* out) {
+  return device_.check(device_.cu().StreamCreateWithPriority(out, CU_STREAM_NON_BLOCKING, 0), Place::kDevice,
+                       "cannot create a stream on device %u", device_.facts().ordinal);
+}
+
 Result<CUstream> DriverPool::take_stream() {
   const std::scoped_lock lock(mutex_);
+  if (frees_ == nullptr) GPUMEM_TRY(make_stream(&frees_));
   if (!idle_.empty()) {
     CUstream const stream = idle_.back();
     idle_.pop_back();
@@ -14,8 +20,7 @@ Result<CUstream> DriverPool::take_stream() {
   }
   idle_.reserve(made_ + 1);  // for put_stream()
   CUstream stream = nullptr;
-  GPUMEM_TRY(device_.check(device_.cu().StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
-                           Place::kDevice, "cannot create a stream on device %u", device_.facts().ordinal));
+  GPUMEM_TRY(make_stream(&stream));
   ++made_;
   return stream;
 }
@@ -40,21 +45,17 @@ Result<CUdeviceptr> DriverPool::allocate(uint64_t size) {
       device_.check(cu.StreamSynchronize(*stream), Place::kDevice,
                     "cannot wait for memory of the driver's pool of device %u", device_.facts().ordinal);
   if (ready) return address;
-  if (refused(cu.MemFreeAsync(address, *stream))) (void)cu.MemFreeAsync(address, *stream);
+  if (refused(free(address))) (void)free(address);
   return ready.error();
 }
 
 Outcome DriverPool::free(CUdeviceptr address) {
   RelaxedScope scope(device_);
   const Driver& cu = device_.cu();
-  auto stream = take_stream();
-  // MemFree waits for all work of the device, and needs no stream.
-  if (!stream) return cu.MemFree(address);
-  const Cleanup back([&] { put_stream(*stream); });
-  const Outcome outcome = cu.MemFreeAsync(address, *stream);
+  const Outcome outcome = cu.MemFreeAsync(address, frees_);
   // What the pool does not keep goes to the system as a stream is synchronized. A failure is that of other
   // work.
-  if (outcome.ok()) (void)cu.StreamSynchronize(*stream);
+  if (outcome.ok()) (void)cu.StreamSynchronize(frees_);
   return outcome;
 }
 
@@ -63,6 +64,7 @@ void DriverPool::close() {
   // A failure cannot be reported or handled here.
   for (CUstream const stream : idle_)
     device_.cu().StreamDestroy(stream);
+  if (frees_ != nullptr) device_.cu().StreamDestroy(frees_);
 }
 
 }  // namespace gpumem::cuda

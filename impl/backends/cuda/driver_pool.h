@@ -24,12 +24,14 @@ class DriverPool {
   void close();
 
  private:
+  Result<void> make_stream(CUstream* out);
   // A stream without work, so that no call waits for what another one waits for.
   Result<CUstream> take_stream();
   void put_stream(CUstream stream) noexcept;
 
   Device& device_;
   std::mutex mutex_;
+  CUstream frees_ = nullptr;  // for frees, which never wait; made before the first allocation
   std::vector<CUstream> idle_;
   size_t made_ = 0;
 };

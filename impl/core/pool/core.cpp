@@ -641,7 +641,7 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
   const Cleanup note([&] { grew = source_.bytes() > bytes_before; });
   Cleanup shrink([&] {
     try {
-      if (source_.bytes() > bytes_before) {
+      if (source_.in_range() && source_.bytes() > bytes_before) {
         sweep();
         release_free(source_.bytes() - bytes_before);
       }

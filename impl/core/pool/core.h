@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -261,7 +262,8 @@ class PoolCore final : public PoolCacheOwner {
   Result<void> grow(Order& order, uint64_t size, uint64_t alignment);
   // What grow() has noted. The driver may wait for work that depends on another thread's next call, so the
   // lock is not held meanwhile.
-  Result<void> take_from_driver(Lock& lock);
+  // False if it has waited for another thread that did so.
+  Result<bool> take_from_driver(Lock& lock);
   Result<uint64_t> size_of_piece(uint64_t least);
   Result<PoolSource::Pieces::node_type> make_piece(uint64_t wanted, uint64_t least) const;
   Result<void> enter(PoolSource::Pieces::node_type made);
@@ -336,6 +338,7 @@ class PoolCore final : public PoolCacheOwner {
   PoolBlocks blocks_;
 
   std::mutex mutex_;
+  std::condition_variable taken_;  // `taking_` has ended
   std::atomic<uint64_t> handle_{0};
   bool retired_ = false;
   bool at_once_ = false;  // what has the lock neither waits nor calls the driver
@@ -363,6 +366,7 @@ class PoolCore final : public PoolCacheOwner {
   std::array<uint64_t, PoolClasses::kCountMax> allocated_{};
   std::array<uint64_t, PoolClasses::kCountMax> freed_{};
   uint64_t lacking_ = 0;      // bytes that the driver's pool is to be asked for
+  bool taking_ = false;       // a thread is asking it, without the lock
   uint64_t most_needed_ = 0;  // largest `taken_bytes` of the space
   uint64_t out_count_ = 0;    // small blocks that live, or that a thread keeps
   uint64_t out_bytes_ = 0;

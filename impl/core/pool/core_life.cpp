@@ -51,7 +51,9 @@ Result<void> PoolCore::open() {
   auto grown = grow(no_order(), size, PoolClasses::kPage);
   if (grown || lacking_ == 0) return grown;
   Lock lock(mutex_);
-  return take_from_driver(lock);
+  auto taken = take_from_driver(lock);
+  if (!taken) return taken.error();
+  return {};
 }
 
 void PoolCore::retire() noexcept {

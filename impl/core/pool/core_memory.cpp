@@ -178,33 +178,50 @@ Result<void> PoolCore::enter(PoolSource::Pieces::node_type made) {
   return {};
 }
 
-Result<void> PoolCore::take_from_driver(Lock& lock) {
+Result<bool> PoolCore::take_from_driver(Lock& lock) {
   const uint64_t least = std::exchange(lacking_, 0);
+  if (taking_) {
+    // What that thread takes may do for this one too.
+    taken_.wait(lock, [&] { return !taking_; });
+    return false;
+  }
   auto wanted = size_of_piece(least);
   if (!wanted) return wanted.error();
+  taking_ = true;
   auto made = [&] {
     lock.unlock();
-    const Cleanup again([&] { lock.lock(); });
+    const Cleanup again([&] {
+      lock.lock();
+      taking_ = false;
+      taken_.notify_all();
+    });
     return make_piece(*wanted, least);
   }();
   if (!made) return made.error();
-  // Others may have taken some meanwhile.
-  const uint64_t bytes = made->mapped().size;
-  const bool over = limit_ != 0 && source_.bytes() + bytes > limit_;
-  if (!over) return enter(std::move(*made));
-  const uint64_t base = source_.add(std::move(*made));
-  GPUMEM_TRY(source_.release(base));
-  return over_limit(PoolClasses::kPage, bytes);
+  GPUMEM_TRY(enter(std::move(*made)));
+  return true;
 }
 
 Result<void*> PoolCore::try_allocate(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
+  const auto index = class_of(size, alignment);
+  const uint64_t block_size = index ? classes_.size_of(*index) : 0;
+  bool may_be_less = index && PoolClasses::least_chunk_size(block_size) < PoolClasses::chunk_size(block_size);
   bool least = false;
+  bool entered = false;
   while (true) {
     auto block = try_allocate(order, size, alignment, least);
     if (block || lacking_ == 0) return block;
+    if (entered) {
+      lacking_ = 0;
+      return make_error(GPUMEM_ERROR_INTERNAL, "the pool cannot use the memory that it took");
+    }
     auto taken = take_from_driver(lock);
-    if (taken) continue;
-    if (least || !lacks_room(taken.error().status) || !class_of(size, alignment)) return taken.error();
+    if (taken) {
+      entered = *taken;
+      continue;
+    }
+    if (!may_be_less || !lacks_room(taken.error().status)) return taken.error();
+    may_be_less = false;
     least = true;
   }
 }

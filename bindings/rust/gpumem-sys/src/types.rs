@@ -721,8 +721,9 @@ constants! {
     /// types and accesses. Memory comes in pieces of 64 KiB. Other devices do not reach it,
     /// whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of
     /// other code: the driver can hand out memory that was freed behind work which still runs.
-    /// Other calls with the pool do not wait for that. Memory that is given back goes to the system
-    /// if the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says.
+    /// Allocations that lack memory then wait too, and so does who destroys the pool or closes the
+    /// instance; frees, trims and queries do not. Memory that is given back goes to the system if
+    /// the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says.
     GPUMEM_POOL_FROM_DRIVER: gpumem_pool_flags = 0x8;
     /// There was a free block.
     GPUMEM_POOL_ANSWER_ALLOCATED: gpumem_pool_answer = 1;
