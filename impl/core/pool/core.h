@@ -275,6 +275,8 @@ class PoolCore final : public PoolCacheOwner {
   }
   Result<void> check_room(uint64_t bytes);
   Result<void> grow_range(Order& order, uint64_t size, uint64_t alignment);
+  // Takes back all that is free: what threads keep, what is kept back, and what work has passed.
+  void collect();
   uint64_t release_free(uint64_t wanted);
   static Result<void> require_no_capture(const Order& order);
   // More than the limit, so that giving back what is free would not help.

@@ -361,10 +361,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
                      : hopeless ? "the pool's limit"
                                 : "the pool's own cache";
   if (!hopeless) {
-    drain_all();
-    end_quarantine(0);
-    observe();
-    sweep();
+    collect();
     block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
     if (release_free(UINT64_MAX) != 0) {
@@ -386,10 +383,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
   }
   if (ask_callback(lock, size)) {
     tier = "the callback";
-    drain_all();
-    end_quarantine(0);
-    observe();
-    sweep();
+    collect();
     block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
   }
@@ -398,16 +392,20 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
 
 // ---- giving memory back ----
 
+void PoolCore::collect() {
+  drain_all();
+  end_quarantine(0);
+  observe();
+  sweep();
+}
+
 Result<uint64_t> PoolCore::trim(uint64_t keep_bytes) {
   if (in_callback()) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the pool is in its callback, and has released all that it could");
   }
   const Lock lock(mutex_);
-  drain_all();
-  end_quarantine(0);
-  observe();
-  sweep();
+  collect();
   if (source_.bytes() <= keep_bytes) return uint64_t{0};
   return release_free(source_.bytes() - keep_bytes);
 }
@@ -416,10 +414,7 @@ uint64_t PoolCore::trim_for_other() noexcept {
   const Lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   try {
-    drain_all();
-    end_quarantine(0);
-    observe();
-    sweep();
+    collect();
     return release_free(UINT64_MAX);
   } catch (const std::bad_alloc&) {
     return 0;
