@@ -83,8 +83,9 @@ std::shared_ptr<Context> make_context(Device& device, bool primary) {
 void end_context(Context& context) {
   Driver& d = driver();
   size_t left = 0;
+  // Not what only waits for its stream to go back.
   for (const auto& [address, memory] : d.memory)
-    left += address == memory->address && memory->context.get() == &context;
+    left += address == memory->address && memory->context.get() == &context && memory->freed_in == nullptr;
   for (const auto& [handle, stream] : d.streams.all())
     left += !stream->per_thread && stream->context.get() == &context;
   for (const auto& [handle, event] : d.events.all())

@@ -1514,6 +1514,29 @@ TEST_F(FakeCuda, LeaksAreCounted) {
   violations_expected_ = true;
 }
 
+TEST_F(FakeCuda, AFreeThatIsDueIsNoLeak) {
+  init();
+  CUcontext context = nullptr;
+  ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuCtxSetCurrent, 4000, context), CUDA_SUCCESS);
+  CUstream stream = make_stream();
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(CALL(cuMemAllocAsync, 11020, &memory, 5000, stream), CUDA_SUCCESS);
+  wait(stream);
+  std::atomic<bool> released = false;
+  hold(stream, released);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_SUCCESS);
+  destroy(stream);
+  // The end of the context waits for the stream.
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    released = true;
+  });
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 0), CUDA_SUCCESS);
+  later.join();
+  EXPECT_EQ(violations(), "");
+}
+
 // --- Settings that no test above is about ---
 
 // A file of its own for FAKE_CUDA_REPORT, gone at the end.
