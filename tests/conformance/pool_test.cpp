@@ -2565,6 +2565,17 @@ TEST(Pool, pool_22_a_limit_holds_for_memory_of_the_driver) {
   give(pool, block);
 }
 
+TEST(Pool, pool_22_a_limit_below_the_usual_chunk) {
+  const Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER, kMiB);
+  void* const first = take(pool, 4 * kKiB);
+  // Blocks of this size usually come by the megabyte.
+  void* const second = take(pool, 128 * kKiB);
+  give(pool, first);
+  give(pool, second);
+}
+
 TEST(Pool, pool_22_other_devices_do_not_reach_it) {
   Instance instance = open_instance();
   if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");

@@ -215,6 +215,11 @@ Result<void*> PoolCore::try_allocate(Lock& lock, Order& order, uint64_t size, ui
       lacking_ = 0;
       return make_error(GPUMEM_ERROR_INTERNAL, "the pool cannot use the memory that it took");
     }
+    // Look for no more than is taken: more would be refused again, and the new piece released for it.
+    if (may_be_less && lacking_ < PoolClasses::chunk_size(block_size)) {
+      may_be_less = false;
+      least = true;
+    }
     auto taken = take_from_driver(lock);
     if (taken) {
       entered = *taken;
