@@ -152,11 +152,11 @@ void beside_mimalloc(const Scene& scene) {
   for (const uint64_t size : {uint64_t{64}, uint64_t{256}, kKiB, 4 * kKiB}) {
     for (const int threads : {1, 2}) {
       const std::string name =
-          "pool/pageable/beside_mimalloc/pair_" + text_of_size(size) + "/threads_" + std::to_string(threads);
+          "pool/pageable/mimalloc_" + text_of_size(size) + "/threads_" + std::to_string(threads);
       if (!scene.runner.wanted(name)) continue;
       static const Mimalloc mimalloc;
       if (mimalloc.take == nullptr || mimalloc.give == nullptr) {
-        note("pool/pageable/beside_mimalloc is left out: there is no libmimalloc.so.2");
+        note("pool/pageable/mimalloc is left out: there is no libmimalloc.so.2");
         return;
       }
       const Pool pool(scene, GPUMEM_KIND_PAGEABLE);

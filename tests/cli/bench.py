@@ -263,19 +263,19 @@ def case_a_pool_stands_beside_mimalloc_where_that_is_installed():
     with tempfile.TemporaryDirectory() as folder:
         def run_rows(**variables):
             path = f"{folder}/results.json"
-            outcome = subprocess.run([BENCHMARK, "--backend", "host", "--group", "pool", "--smoke", "--only", "beside_mimalloc", "--json", path],
+            outcome = subprocess.run([BENCHMARK, "--backend", "host", "--group", "pool", "--smoke", "--only", "mimalloc", "--json", path],
                                      check=True, capture_output=True, text=True, env=environment(**variables))
             return outcome.stdout, json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
 
         Path(folder, "libmimalloc.so.2").write_bytes(b"")
         shown, rows = run_rows(LD_LIBRARY_PATH=folder)
-        require(not rows and "beside_mimalloc is left out: there is no libmimalloc.so.2" in shown, f"{shown}{rows}")
+        require(not rows and "mimalloc is left out: there is no libmimalloc.so.2" in shown, f"{shown}{rows}")
         try:
             ctypes.CDLL("libmimalloc.so.2")
         except OSError as problem:
             raise Skipped("mimalloc is not installed") from problem
         rows = run_rows()[1]
-        names = [f"pool/pageable/beside_mimalloc/pair_{size}/threads_{count}" for size in ("64B", "256B", "1KiB", "4KiB") for count in (1, 2)]
+        names = [f"pool/pageable/mimalloc_{size}/threads_{count}" for size in ("64B", "256B", "1KiB", "4KiB") for count in (1, 2)]
         require([row["name"] for row in rows] == names and all(row["raw"] for row in rows), str(rows))
 
 
