@@ -14,6 +14,7 @@
 #include <ctime>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -2099,6 +2100,50 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
   }
   unchanged.check();
 }
+
+#ifdef HAVE_CUDA_HEADERS
+TEST_F(Com, com_27_host_functions_of_other_code) {
+  if (!on_cuda()) SKIP_RULE("on the host backend no code but the library enqueues host functions");
+  NativeStream stream(device_);
+  auto* const native = static_cast<CUstream>(stream.get());
+  gpumem_pool pool = nullptr;
+  ASSERT_OK(gpumem_pool_create(device_, nullptr, &pool, why()));
+  struct Inside {
+    gpumem_device device;
+    gpumem_pool pool;
+    void* native;
+    void* block;
+    gpumem_status create, free;
+    gpumem_error create_error, free_error;
+  } inside{device_, pool, native, nullptr, 0, 0, GPUMEM_ERROR_INIT, GPUMEM_ERROR_INIT};
+  ASSERT_OK(gpumem_pool_alloc_native(pool, kKiB, native, &inside.block, why()));
+  const auto calls = [](void* user_data) {
+    auto* const self = static_cast<Inside*>(user_data);
+    const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB);
+    gpumem_memory created = nullptr;
+    self->create = gpumem_memory_create(self->device, &desc, &created, &self->create_error);
+    self->free = gpumem_pool_free_native(self->pool, self->block, self->native, &self->free_error);
+  };
+  ASSERT_EQ(raw().cuLaunchHostFunc(native, calls, &inside), CUDA_SUCCESS);
+  ASSERT_EQ(raw().cuStreamSynchronize(native), CUDA_SUCCESS);
+  for (const auto* error : {&inside.create_error, &inside.free_error}) {
+    EXPECT_EQ(error->status, GPUMEM_ERROR_INVALID_STATE) << error->message;
+    EXPECT_STREQ(error->message, "called from a host function of other code; call it from another thread");
+    EXPECT_EQ(error->native_code, CUDA_ERROR_NOT_PERMITTED);
+  }
+  if (on_fake_cuda()) {
+    // It counts such calls.
+    std::istringstream breaches(take_fake_violations());
+    size_t count = 0;
+    for (std::string line; std::getline(breaches, line); ++count) {
+      EXPECT_EQ(line.rfind("call-in-host-function: ", 0), 0u) << line;
+    }
+    EXPECT_GT(count, 0u);
+  }
+  EXPECT_OK(gpumem_pool_free_native(pool, inside.block, native, why()));
+  EXPECT_OK(gpumem_pool_destroy(pool, why()));
+}
+#endif
 
 // ---- COM-28: captures of other code ----
 

@@ -22,7 +22,7 @@ namespace conformance {
   X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture)         \
   X(cuStreamIsCapturing) X(cuGraphDestroy) X(cuGraphGetNodes) X(cuGraphInstantiate) X(cuGraphLaunch)                \
   X(cuGraphExecDestroy) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuStreamWaitEvent)                    \
-  X(cuMemsetD8Async) X(cuMemcpyDtoDAsync) X(cuMemcpyDtoHAsync)                                                      \
+  X(cuMemsetD8Async) X(cuMemcpyDtoDAsync) X(cuMemcpyDtoHAsync) X(cuLaunchHostFunc)                                  \
   X(cuMemAllocAsync) X(cuMemFreeAsync)                                                                              \
   X(cuMemGetAllocationPropertiesFromHandle) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap)    \
   X(cuMemSetAccess)

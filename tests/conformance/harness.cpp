@@ -60,7 +60,12 @@ F fake_function(const char* name) {
 }
 #define FAKE(function) fake_function<decltype(&::function)>(#function)
 
-std::string fake_violations() {
+}  // namespace
+
+gpumem_backend backend() { return chosen_backend; }
+bool on_fake_cuda() { return on_cuda() && FAKE(fake_cuda_violations); }
+
+std::string take_fake_violations() {
   auto* violations = FAKE(fake_cuda_violations);
   if (!violations) return "";
   std::string text(size_t{1} << 16, '\0');
@@ -69,11 +74,6 @@ std::string fake_violations() {
   FAKE(fake_cuda_clear_violations)();
   return text;
 }
-
-}  // namespace
-
-gpumem_backend backend() { return chosen_backend; }
-bool on_fake_cuda() { return on_cuda() && FAKE(fake_cuda_violations); }
 
 // ---- statuses ----
 
@@ -1101,7 +1101,7 @@ namespace {
 
 // What the fake driver found wrong with its use is a failure of the test that ran.
 class NoViolations : public testing::EmptyTestEventListener {
-  void OnTestEnd(const testing::TestInfo& /*test*/) override { EXPECT_EQ(fake_violations(), ""); }
+  void OnTestEnd(const testing::TestInfo& /*test*/) override { EXPECT_EQ(take_fake_violations(), ""); }
 };
 
 int usage(std::ostream& stream, int exit_code) {
@@ -1119,7 +1119,7 @@ int run_as_child(const std::string& name) {
     return 2;
   }
   child->second();
-  EXPECT_EQ(fake_violations(), "");
+  EXPECT_EQ(take_fake_violations(), "");
   return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
 }
 

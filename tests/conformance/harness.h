@@ -27,6 +27,9 @@ inline bool on_host() { return backend() == GPUMEM_BACKEND_HOST; }
 inline bool on_cuda() { return backend() == GPUMEM_BACKEND_CUDA; }
 // The driver in use is the one of tests/fake_cuda.
 bool on_fake_cuda();
+// The breaches of the driver's rules that the fake driver has counted, which it then forgets; at the end of a
+// test there must be none.
+std::string take_fake_violations();
 
 // Built with a sanitizer, whose mlock does nothing and which needs file descriptors of its own.
 using gpumem::test::kThreadSanitizer;

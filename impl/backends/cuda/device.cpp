@@ -165,7 +165,20 @@ Result<void> Device::check(Outcome outcome, Place place, const char* format, ...
   const Error error = error_of(outcome, place, format, arguments);
   va_end(arguments);
   if (error.status == GPUMEM_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_release);
+  if (outcome.code == CUDA_ERROR_NOT_PERMITTED && in_host_function()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "called from a host function of other code; call it from another thread")
+        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+  }
   return error;
+}
+
+// Other code's host functions have no mark (COM-27). In them, and only there, the driver refuses this call.
+bool Device::in_host_function() {
+  CUcontext popped = nullptr;
+  const Outcome pushed = cu_.CtxPushCurrent(context_);
+  if (pushed.ok()) (void)cu_.CtxPopCurrent(&popped);
+  return pushed.code == CUDA_ERROR_NOT_PERMITTED;
 }
 
 Error Device::failure(Outcome outcome, const char* what) {

@@ -110,6 +110,7 @@ class Device final : public backend::Device {
   Result<void> disable_peer_access_locked(Peers& known, Device& peer);
   void drop_peer(Peers& known, CUcontext& held);
   void drop_all_peers();
+  bool in_host_function();
   backend::Capability try_peer_access(Device& peer);
   backend::Capability vmm_capability(gpumem_capability capability);
   backend::Capability share_capability(gpumem_capability capability);

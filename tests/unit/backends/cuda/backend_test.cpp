@@ -645,8 +645,8 @@ TEST_F(CudaFake, AReleaseInAHostFunctionOfOtherCodeIsTurnedDown) {
   auto idle = device().create_stream(0);
   ASSERT_TRUE(stream.ok() && event.ok() && idle.ok());
   const std::function<void()> release = [&] {
-    EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*event)->release());
-    EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*idle)->release());
+    EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, (*event)->release());
+    EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, (*idle)->release());
   };
   const auto run = [](void* function) { (*static_cast<const std::function<void()>*>(function))(); };
   EXPECT_DONE((*stream)->launch_host_function(run, const_cast<std::function<void()>*>(&release), false));
