@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -49,6 +50,7 @@ class _ManagedVersioned(Structure):
 _NAMES = {_Managed: (b"dltensor", b"used_dltensor"),
           _ManagedVersioned: (b"dltensor_versioned", b"used_dltensor_versioned")}
 
+_UNUSED, _UNUSED_VERSIONED = (_NAMES[cls][0] for cls in (_Managed, _ManagedVersioned))
 _new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
@@ -60,6 +62,7 @@ _exported: Dict[int, Tuple[Any, ...]] = {}
 
 # No function of Python, at whose entry a signal handler could raise.
 _deleter = _Deleter(_exported.__delitem__)
+_DELETER = ctypes.cast(_deleter, c_void_p)
 for _lasting in (_deleter, _exported):
     ctypes.pythonapi.Py_IncRef(py_object(_lasting))
 
@@ -99,10 +102,9 @@ def offer(address: int, name: bytes, give_back: Callable[[Any, int], None]) -> A
 def reclaim() -> bool:
     """Gives back what is in capsules that nobody else has any more and nobody took. Returns whether no capsule is left."""
     with _reclaiming:
-        alone = _references((object(), _give_back))
         for address in list(_offered):
             offered = _offered.get(address)
-            if offered is not None and _references(offered) == alone:
+            if offered is not None and _references(offered) == _ALONE:
                 try:
                     del _offered[address]
                     offered[1](offered[0], address)
@@ -124,8 +126,11 @@ def _references(offered: Tuple[Any, Any]) -> int:
 
 
 def _give_back(capsule: Any, address: int) -> None:
-    if any(_is_valid(capsule, unused) for unused, _ in _NAMES.values()):
+    if _is_valid(capsule, _UNUSED_VERSIONED) or _is_valid(capsule, _UNUSED):
         _exported.pop(address, None)
+
+
+_ALONE = _references((object(), _give_back))
 
 
 class DLPackView:
@@ -212,7 +217,6 @@ class DLPackView:
 
     def _copied(self, place: Tuple[int, int]) -> View:
         """A view of a copy on a device of DLPack, made after the work in flight."""
-        from ._memory import View
         if not self.contiguous:
             raise BufferError("the view is not contiguous and cannot be copied")
         memory = self.memory
@@ -221,7 +225,7 @@ class DLPackView:
         target: Any
         if place[0] == CPU or memory is None:
             target = (c_uint8 * max(self.nbytes, 1))()
-            found = View._foreign(target, addressof(target), self.shape, self.strides, self.typestr, self.itemsize, False, place)
+            found = _memory.View._foreign(target, addressof(target), self.shape, self.strides, self.typestr, self.itemsize, False, place)
         else:
             device = memory.device.instance.device(place[1]) if place[0] in _WITH_STREAMS else memory.device
             target = device.memory(max(self.nbytes, 1), _KINDS[place[0]], name="copy for DLPack")
@@ -240,19 +244,13 @@ class DLPackView:
 
     def _capsule(self, place: Tuple[int, int], versioned: bool, flags: int) -> Any:
         code, bits = _types.to_dlpack(self.typestr)
-        managed: Any = _ManagedVersioned() if versioned else _Managed()
-        if versioned:
-            managed.major, managed.minor = VERSION
-            managed.flags = flags | (READ_ONLY if self.readonly else 0)
-        managed.deleter = ctypes.cast(_deleter, c_void_p)
-        tensor, count = managed.tensor, len(self.shape)
-        shape = (c_int64 * count)(*self.shape)
-        strides = (c_int64 * count)(*(stride // self.itemsize for stride in self.strides))
-        tensor.data = (self.device_pointer if place[0] == CUDA else self.address) if self.nbytes else None
-        tensor.device_type, tensor.device_id = place
-        tensor.ndim, tensor.code, tensor.bits, tensor.lanes = count, code, bits, 1
-        tensor.shape = ctypes.cast(shape, POINTER(c_int64))
-        tensor.strides = ctypes.cast(strides, POINTER(c_int64))
+        count, itemsize = len(self.shape), self.itemsize
+        numbers = c_int64 * count
+        shape, strides = numbers(*self.shape), numbers(*[stride // itemsize for stride in self.strides])
+        data = (self.device_pointer if place[0] == CUDA else self.address) if self.nbytes else None
+        tensor = data, *place, count, code, bits, 1, shape, strides
+        managed: Any = (_ManagedVersioned(*VERSION, None, _DELETER, flags | (READ_ONLY if self.readonly else 0), tensor)
+                        if versioned else _Managed(tensor, None, _DELETER))
         address = addressof(managed)
         _exported[address] = managed, shape, strides, self
         try:
@@ -286,7 +284,7 @@ def _finisher(deleter_type: Any, address_of: Callable[[Any], int]) -> Callable[[
     return finish
 
 
-finalizer(_Imported, _finisher(_Deleter, addressof))
+finalizer(_Imported, _finisher(functools.lru_cache(maxsize=64)(_Deleter), addressof))  # a library has few deleters
 
 
 def _take(capsule: Any) -> _Imported:
@@ -311,7 +309,6 @@ def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: 
     ``stream`` is the stream that will use the view: a Stream, or what :meth:`Stream.wrap` takes. It comes after the work that
     the other library has enqueued on the array. Without one, and for copies that take no stream, wait for that work yourself.
     """
-    from ._memory import View, strides_of
     if hasattr(source, "__dlpack__"):
         capsule = _ask(source, device, copy, stream)
     elif type(source).__name__ != "PyCapsule":
@@ -324,14 +321,15 @@ def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: 
     managed = owner.managed
     tensor = managed.tensor
     typestr, itemsize = _types.from_dlpack(tensor.code, tensor.bits, tensor.lanes)
-    shape = tuple(tensor.shape[index] for index in range(tensor.ndim))
-    if tensor.strides:
-        strides = tuple(tensor.strides[index] * itemsize for index in range(tensor.ndim))
+    count = tensor.ndim
+    shape, strides = tuple(tensor.shape[:count]) if count else (), tensor.strides
+    if strides:
+        strides = tuple([stride * itemsize for stride in strides[:count]])
     else:
-        strides = strides_of(shape, itemsize, "C")
+        strides = _memory.strides_of(shape, itemsize, "C")
     readonly = isinstance(managed, _ManagedVersioned) and bool(managed.flags & READ_ONLY)
-    return View._foreign(owner, (tensor.data or 0) + tensor.byte_offset, shape, strides, typestr, itemsize, readonly,
-                         (tensor.device_type, tensor.device_id))
+    return _memory.View._foreign(owner, (tensor.data or 0) + tensor.byte_offset, shape, strides, typestr, itemsize, readonly,
+                                 (tensor.device_type, tensor.device_id))
 
 
 def _ask(source: Any, device: Any, copy: Any, stream: Any) -> Any:
@@ -347,3 +345,6 @@ def _ask(source: Any, device: Any, copy: Any, stream: Any) -> Any:
         if more:
             raise
         return source.__dlpack__(**order)
+
+
+from . import _memory  # which needs this module

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Any, Optional, Tuple
@@ -88,6 +89,7 @@ def buffer_format(typestr: str) -> Optional[str]:
     return _FORMATS.get(typestr[1:])
 
 
+@functools.lru_cache(maxsize=None)  # there are few types
 def to_dlpack(typestr: str) -> Tuple[int, int]:
     """(code, bits) of DLPack."""
     match = _TYPESTR.fullmatch(typestr)
@@ -96,6 +98,7 @@ def to_dlpack(typestr: str) -> Tuple[int, int]:
     return _DL_CODES[match[2]], int(match[3]) * 8
 
 
+@functools.lru_cache(maxsize=256)
 def from_dlpack(code: int, bits: int, lanes: int) -> Tuple[str, int]:
     """(type string, bytes). Elements that numpy has no type for, such as bfloat16, become plain bytes."""
     size = bits // 8 * lanes
