@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A pool under PyTorch and under RMM: see docs/pools.md. Neither is needed to compile this: the functions
-// have the exact shapes that they take. Those for RMM are in mr.hpp.
+// A pool under PyTorch, CuPy and RMM: see docs/pools.md. None is needed to compile this: the functions have
+// the exact shapes that they take. Those for RMM are in mr.hpp.
 #include <sys/types.h>
 
 #include <cstdio>
@@ -41,6 +41,16 @@ extern "C" void pool_free(void* pointer, ssize_t /*size*/, int /*device*/, cudaS
   release(pointer, stream);
 }
 
+// For cupy.cuda.CFunctionAllocator(param, malloc_func, free_func, owner), whose `param` is the stream.
+extern "C" void* cupy_malloc(void* param, size_t size, int /*device*/) {
+  void* pointer = nullptr;
+  (void)gpumem_pool_alloc_native(pool.get(), size, param, &pointer, nullptr);
+  return pointer;  // CuPy does not check for NULL
+}
+extern "C" void cupy_free(void* param, void* pointer, int /*device*/) {
+  release(pointer, static_cast<cudaStream_t>(param));
+}
+
 int main() {
   gpumem::Instance instance = gpumem::open_instance();
   const gpumem::Device device = instance.device(0);
@@ -48,6 +58,8 @@ int main() {
   gpumem::Stream stream = device.create_stream();
   auto* const native = static_cast<cudaStream_t>(stream.info().native_stream);
   pool_free(pool_malloc(1000, 0, native), 1000, 0, native);
+  void* const array = cupy_malloc(native, 1000, 0);
+  if (array != nullptr) cupy_free(native, array, 0);
   // For rmm::mr::callback_memory_resource, with rmm::cuda_stream_view instead of cudaStream_t.
   void* const block = gpumem::mr::rmm_allocate<cudaStream_t>(2000, native, pool.get());
   gpumem::mr::rmm_deallocate<cudaStream_t>(block, 2000, native, pool.get());
@@ -56,5 +68,5 @@ int main() {
   pool.close();
   stream.close();
   instance.close();
-  return none ? EXIT_SUCCESS : EXIT_FAILURE;
+  return none && array != nullptr ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -233,13 +233,13 @@ def plug_ins(tap, staged, interpreter, copy, folder):
     unpacked = unpack(wheels[0], folder / "carried")
     program = """
 from gpumem.adapters import _plug_in
-for name in "tms", "torch":
+for name in "cupy", "tms", "torch":
     path = _plug_in.path(f"libgpumem-{name}.so", "GPUMEM_NOT_SET")
     _plug_in.load(path)
     print(path)
 """
     status, output = run(sys.executable, "-c", program, cwd=folder, env=environment(staged, "host", unpacked))
-    expected = "".join(f"{unpacked}/gpumem/adapters/libgpumem-{name}.so\n" for name in ("tms", "torch"))
+    expected = "".join(f"{unpacked}/gpumem/adapters/libgpumem-{name}.so\n" for name in ("cupy", "tms", "torch"))
     tap.check(name, "" if status == 0 and output == expected else f"exit status {status}\n{output}")
 
 

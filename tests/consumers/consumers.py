@@ -64,7 +64,7 @@ def wrong_files(root, source, options):
         if options["cli"]:
             expected.add(f"{library}/gpumem/libgpumem-trace.so")
         if options["adapters"]:
-            expected |= {f"{library}/gpumem/libgpumem-tms.so", f"{library}/gpumem/libgpumem-torch.so"}
+            expected |= {f"{library}/gpumem/libgpumem-{name}.so" for name in ("cupy", "tms", "torch")}
     if options["default_library"] != "shared":
         expected.add(f"{library}/libgpumem.a")
     if options["cli"]:

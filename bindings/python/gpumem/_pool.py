@@ -264,15 +264,15 @@ class Pool(PoolKnown, Owner):
         function = c.gpumem_pool_free_native if order.native else c.gpumem_pool_free
         call(function, self._handle, address, order.handle)
 
-    def _drop(self, pointer: int, stream: int, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def _drop(self, pointer: int, stream: int, keep: Any = None, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Frees a block of :meth:`malloc` in the order of a native stream for a finalizer of another package, as the one of
-        :class:`PoolBlock` does: now or later, and without an exception."""
+        :class:`PoolBlock` does: now or later, and without an exception. ``keep``, such as the stream, is kept alive until then."""
         if finalizing() or not (calling_back or self._closed) and c.gpumem_pool_free_native(
                 self._handle, pointer, stream, None) == 0 or self.device.instance._closed:
             return
         order = _Order(stream)
         block = _Address()
-        destroy_quietly(lambda address, _: _free(block, self, address, 0, order), pointer)
+        destroy_quietly(lambda address, _: _free(block, self, address, 0, order), pointer, keep)
 
     # ---- the pool itself ----
 

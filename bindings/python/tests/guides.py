@@ -32,7 +32,7 @@ def run(page, code, names):
 
 def cupy_numba(page):
     cupy, chosen = test_adapters.cupy_stand_in()
-    chosen["stream"], cupy.cuda.runtime.getDevice = types.SimpleNamespace(ptr=0), lambda: 0
+    chosen["stream"], cupy.cuda.runtime.getDevice = test_adapters.CupyStream(), lambda: 0
     numba, _ = test_adapters.numba_stand_in()
     cuda_core, _, Device = test_adapters.cuda_core_stand_in((1, 2))
     sys.modules.update({"cupy": cupy, **numba, **cuda_core})

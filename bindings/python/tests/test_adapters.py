@@ -5,19 +5,26 @@ them, tests/bindings/clients shows on a machine that has them."""
 import abc
 import collections
 import contextlib
+import ctypes
+import faulthandler
 import gc
 import importlib
 import math
+import os
 import sys
+import threading
 import types
 import unittest
 import weakref
+from ctypes import c_void_p
 from unittest import mock
 
 import gpumem
 from gpumem import Kind, MemoryFlags
+from gpumem import _library as native
+from gpumem._calls import call
 
-from .support import Case, on_cuda, on_host, python
+from .support import PACKAGE, Case, on_cuda, on_host, python
 
 
 def numba_stand_in():
@@ -262,19 +269,47 @@ def cupy_stand_in():
             self.functions = malloc, free
 
         def malloc(self, size):
-            return cupy.cuda.MemoryPointer(self.Memory(size, *self.functions, cupy.cuda.runtime.getDevice()), 0)
+            return MemoryPointer(self.Memory(size, *self.functions, cupy.cuda.runtime.getDevice()), 0)
+
+    class CFunctionAllocator:
+        class Memory:
+            def __init__(self, size, param, malloc, free, device_id):
+                self.size, self.device_id, self.param, self.ptr = size, device_id, param, 0
+                # With the lock of the interpreter, as CuPy's compiled code has it.
+                self.free = ctypes.PYFUNCTYPE(None, c_void_p, c_void_p, ctypes.c_int)(free)
+                if size:
+                    self.ptr = ctypes.PYFUNCTYPE(c_void_p, c_void_p, ctypes.c_size_t, ctypes.c_int)(malloc)(param, size, device_id) or 0
+
+            def __del__(self):
+                if self.ptr:
+                    self.free(self.param, self.ptr, self.device_id)
+
+        def __init__(self, param, malloc, free, owner):
+            self.functions, self.owner = (param, malloc, free), owner
+
+        def malloc(self, size):
+            return MemoryPointer(self.Memory(size, *self.functions, cupy.cuda.runtime.getDevice()), 0)
+
+    class MemoryPointer:
+        def __init__(self, mem, offset):
+            self.mem, self.ptr = mem, mem.ptr + offset
 
     chosen = {}
     cupy = types.ModuleType("cupy")
     cupy.cuda = types.SimpleNamespace(
         PinnedMemory=PinnedMemory, PinnedMemoryPointer=PinnedMemoryPointer, PythonFunctionAllocator=PythonFunctionAllocator,
+        CFunctionAllocator=CFunctionAllocator, MemoryPointer=MemoryPointer,
         UnownedMemory=collections.namedtuple("UnownedMemory", "ptr,size,owner,device_id"),
-        MemoryPointer=collections.namedtuple("MemoryPointer", "mem,offset"),
         runtime=types.SimpleNamespace(getDevice=lambda: 1, CUDARuntimeError=CUDARuntimeError, errorMemoryAllocation=2),
         get_current_stream=lambda: chosen["stream"],
         set_allocator=lambda function: chosen.update(device=function),
         set_pinned_memory_allocator=lambda function: chosen.update(pinned=function))
     return cupy, chosen
+
+
+class CupyStream:
+    def __init__(self, ptr=0):
+        self.ptr = ptr
 
 
 @on_cuda
@@ -312,7 +347,7 @@ class CupyTest(unittest.TestCase):
 
     def test_a_pool(self):
         with self.instance.device(1).stream() as stream:
-            self.chosen["stream"] = types.SimpleNamespace(ptr=stream.native_stream)
+            self.chosen["stream"] = CupyStream(stream.native_stream)
             pools = self.adapter.Pool(limit=1 << 30)
             self.cupy.cuda.set_allocator(pools.malloc)
             found = self.chosen["device"](1000)
@@ -338,7 +373,7 @@ class CupyTest(unittest.TestCase):
             gc.collect()
 
     def test_installing_pools(self):
-        self.chosen["stream"] = types.SimpleNamespace(ptr=0)
+        self.chosen["stream"] = CupyStream()
         self.adapter.install(pool=True)
         found = self.chosen["device"](1000)
         self.assertEqual(self.instance.block_info(found.mem.ptr).pool.info().name, "cupy")
@@ -349,12 +384,12 @@ class CupyTest(unittest.TestCase):
 
     def test_a_block_keeps_its_stream(self):
         with self.instance.device(1).stream() as stream:
-            current = type("Stream", (), {"ptr": stream.native_stream})()
+            current = CupyStream(stream.native_stream)
             pools, left = self.adapter.Pool(), []
             kept = weakref.ref(current, lambda _, pool=pools.pool(1): left.append(pool.info().live_count))
             self.chosen["stream"] = current
             found = pools.malloc(1000)
-            self.chosen["stream"] = types.SimpleNamespace(ptr=0)
+            self.chosen["stream"] = CupyStream()
             del current
             self.assertIsNotNone(kept())
             del found
@@ -364,7 +399,7 @@ class CupyTest(unittest.TestCase):
             gc.collect()
 
     def test_a_block_outlives_its_pool(self):
-        self.chosen["stream"] = types.SimpleNamespace(ptr=0)
+        self.chosen["stream"] = CupyStream()
         pools = self.adapter.Pool()
         found = pools.malloc(1000)
         pools.pool(1).close()
@@ -373,6 +408,272 @@ class CupyTest(unittest.TestCase):
         del found
         with self.assertRaises(gpumem.NotFound):
             self.instance.block_info(address)
+        del pools
+        gc.collect()
+
+    def by_c(self, found):
+        return isinstance(found.mem, self.cupy.cuda.CFunctionAllocator.Memory)
+
+    def warm(self, pools):
+        """Uses a new stream until functions of C serve it."""
+        self.assertEqual([self.by_c(pools.malloc(1000)) for _ in range(3)], [False, False, True])
+
+    def test_functions_of_c(self):
+        with self.instance.device(1).stream() as stream, self.instance.device(1).stream() as other:
+            pools = self.adapter.Pool(limit=64 << 20)
+            pool = pools.pool(1)
+            self.chosen["stream"] = CupyStream(stream.native_stream)
+            first, second = pools.malloc(1000), pools.malloc(1000)  # the second lets them serve the stream
+            self.assertFalse(self.by_c(first) or self.by_c(second))
+            address = first.ptr
+            del first, second
+            found = [pools.malloc(1000) for _ in range(3)]
+            self.assertTrue(all(map(self.by_c, found)))
+            self.assertIn(address, [each.ptr for each in found])  # in the same stream at once
+            self.assertEqual((found[0].mem.size, found[0].mem.device_id), (1000, 1))
+            self.assertEqual(pool.info().live_count, 3)
+            self.chosen["stream"] = CupyStream(other.native_stream)
+            self.warm(pools)
+            self.assertEqual((pools.malloc(0).ptr, pool.info().live_count), (0, 3))
+            with self.assertRaises(self.cupy.cuda.runtime.CUDARuntimeError) as caught:
+                pools.malloc(65 << 20)
+            self.assertEqual(caught.exception.status, 2)
+            self.assertIsInstance(caught.exception.__cause__, gpumem.LimitExceeded)
+            self.assertTrue(self.by_c(pools.malloc(1000)))
+            found.clear()
+            self.assertEqual(pool.info().live_count, 0)
+            del pools, pool, caught
+            self.chosen.clear()
+            gc.collect()
+
+    def test_functions_of_c_keep_what_they_need(self):
+        with self.instance.device(1).stream() as stream:
+            pools, left = self.adapter.Pool(), []
+            current = self.chosen["stream"] = CupyStream(stream.native_stream)
+            self.warm(pools)
+            found = [pools.malloc(1000), pools.malloc(1000)]
+            self.assertTrue(all(map(self.by_c, found)))
+            kept = weakref.ref(current, lambda _, pool=weakref.ref(pools.pool(1)): left.append(pool().info().live_count))
+            self.chosen.clear()
+            del current, pools
+            gc.collect()
+            self.assertIsNotNone(kept())
+            pool = weakref.ref(self.instance.block_info(found[0].ptr).pool)
+            found.pop()
+            self.assertIsNotNone(kept())
+            found.pop()
+            self.assertIsNone(kept())
+            self.assertEqual(left, [0])  # the last block was freed first
+            gc.collect()
+            self.assertIsNone(pool())
+
+    def test_a_handle_that_is_given_out_again(self):
+        with self.instance.device(1).stream() as stream:
+            pools = self.adapter.Pool()
+            self.chosen["stream"] = CupyStream(stream.native_stream)
+            self.warm(pools)
+            block = pools.malloc(1)
+            former = weakref.ref(self.chosen["stream"])
+            self.chosen["stream"] = CupyStream(stream.native_stream)
+            self.assertIsNotNone(former())  # the block keeps it
+            self.warm(pools)
+            del block
+            self.assertIsNone(former())
+            self.assertTrue(self.by_c(pools.malloc(1)))  # the former one's end does not forget the new one
+            self.chosen["stream"] = None
+            self.assertEqual(pools._orders, {})
+            self.chosen["stream"] = CupyStream(stream.native_stream)
+            self.warm(pools)
+            self.chosen["stream"] = None
+            self.assertEqual(pools._orders, {})
+            del pools
+            gc.collect()
+
+    def test_a_callback(self):
+        self.chosen["stream"] = CupyStream()
+        pools = self.adapter.Pool(limit=4 << 20)
+        self.warm(pools)
+        asked = []
+
+        def more(pool, size):
+            asked.append(size)
+            with self.assertRaises(gpumem.InvalidState):
+                pool.set_callback(None)
+            raise KeyError("more")
+
+        pools.pool(1).set_callback(more)
+        block = pools.malloc(1)
+        self.assertFalse(self.by_c(block))
+        for count in (1, 2):
+            with self.assertRaises(KeyError):
+                pools.malloc(8 << 20)
+            self.assertEqual(len(asked), count)
+        pools.pool(1).set_callback(None)
+        self.assertTrue(self.by_c(pools.malloc(1)))
+        del pools, block, more
+        gc.collect()
+
+    def test_a_block_of_c_outlives_its_pool(self):
+        self.chosen["stream"] = CupyStream()
+        pools = self.adapter.Pool()
+        self.warm(pools)
+        found = pools.malloc(1000)
+        pools.pool(1).close()
+        with self.assertRaises(gpumem.StaleHandle):
+            pools.malloc(1000)
+        address = found.ptr
+        self.assertEqual(self.instance.pointer_info(address).kind, Kind.POOL)
+        del found  # by its address, since the pool is not there
+        with self.assertRaises(gpumem.NotFound):
+            self.instance.block_info(address)
+        del pools
+        gc.collect()
+
+    def test_functions_of_c_release_the_interpreter(self):
+        self.chosen["stream"] = CupyStream()
+        pools = self.adapter.Pool(limit=4 << 20)
+        self.warm(pools)
+        pool, api = pools.pool(1), ctypes.pythonapi
+        api.PyThread_allocate_lock.restype = c_void_p
+        api.PyThread_acquire_lock.argtypes = [c_void_p, ctypes.c_int]
+        api.PyThread_release_lock.argtypes = api.PyThread_free_lock.argtypes = [c_void_p]
+        lock = api.PyThread_allocate_lock()
+        api.PyThread_acquire_lock(lock, 1)
+        # The pool's callback waits for the lock, which another thread of Python releases. The adapter does not know of it.
+        self.assertTrue(pool.handle & 0xffffffff)  # which is the flag that says to wait
+        wait = ctypes.cast(api.PyThread_acquire_lock, native.gpumem_pool_callback)
+        begin, former = threading.Event(), sys.getswitchinterval()
+        other = threading.Thread(target=lambda: begin.wait() and api.PyThread_release_lock(lock), daemon=True)
+        other.start()
+        call(native.gpumem_pool_set_callback, pool.handle, wait, lock)
+        malloc = pools._orders[0][1]
+        sys.setswitchinterval(1000)  # so that no thread is preempted
+        faulthandler.dump_traceback_later(60, exit=True)  # not to wait for ever
+        try:
+            begin.set()
+            self.assertEqual(malloc(8 << 20).ptr, 0)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            sys.setswitchinterval(former)
+            call(native.gpumem_pool_set_callback, pool.handle, native.gpumem_pool_callback(), None)
+        other.join()
+        api.PyThread_free_lock(lock)
+        del pools, pool, malloc
+        gc.collect()
+
+    def test_a_block_that_is_dropped_in_a_host_function(self):
+        # In another process, whose calls in a host function are no misuse that counts.
+        python("""
+import ctypes, sys, weakref
+sys.path.insert(0, "PACKAGE")
+from tests import test_adapters
+cupy, chosen = test_adapters.cupy_stand_in()
+sys.modules["cupy"] = cupy
+import gpumem.adapters.cupy as adapter
+cu, function = ctypes.CDLL("libcuda.so.1"), ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+device = adapter._instance().device(1)
+stream = device.stream()
+for warm in False, True:
+    pools, left = adapter.Pool(), []
+    pool, chosen["stream"] = pools.pool(1), test_adapters.CupyStream(stream.native_stream)
+    if warm:
+        for _ in range(2):
+            pools.malloc(1)
+    blocks, kept = [pools.malloc(1000)], weakref.ref(chosen["stream"])
+    assert isinstance(blocks[0].mem, cupy.cuda.CFunctionAllocator.Memory) == warm
+    chosen.clear()
+    drop = function(lambda _: left.append((blocks.clear(), pool.info().live_count, kept() is not None)))
+    assert cu.cuLaunchHostFunc(ctypes.c_void_p(stream.native_stream), drop, None) == 0
+    stream.synchronize()
+    assert left == [(None, 1, True)], left  # it could not be freed there
+    assert kept() is not None
+    device.stream().close()  # whoever makes something frees what is left
+    assert pool.info().live_count == 0 and kept() is None
+    del drop
+""".replace("PACKAGE", str(PACKAGE)), FAKE_CUDA_REPORT=None)
+
+    def test_two_devices_and_their_default_stream(self):
+        self.chosen["stream"] = CupyStream()
+        pools, chosen = self.adapter.Pool(), []
+        for device in (0, 1, 0, 1, 0, 1):
+            self.cupy.cuda.runtime.getDevice = lambda device=device: device
+            chosen.append(pools.malloc(1000))
+            self.assertEqual(self.instance.block_info(chosen[-1].ptr).pool.device.ordinal, device)
+        self.assertTrue(all(map(self.by_c, chosen[2:])))
+        chosen.clear()
+        self.assertEqual([pools.pool(device).info().live_count for device in (0, 1)], [0, 0])
+        del pools
+        gc.collect()
+
+    def test_several_threads(self):
+        local, problems = threading.local(), []
+        self.cupy.cuda.get_current_stream = None  # the adapter has its own by now
+        self.adapter._current_stream = lambda: local.stream
+
+        def work(pools, native_stream):
+            try:
+                local.stream = CupyStream(native_stream)
+                for _ in range(300):
+                    blocks = [pools.malloc(size) for size in (1, 1000, 100000)]
+                    if len({block.ptr for block in blocks}) != 3 or not all(block.ptr for block in blocks):
+                        problems.append(blocks)
+                    blocks.clear()
+            except BaseException as problem:
+                problems.append(problem)
+
+        with self.instance.device(1).stream() as stream, self.instance.device(1).stream() as other:
+            pools = self.adapter.Pool()
+            threads = [threading.Thread(target=work, args=(pools, each))
+                       for each in (0, 0, stream.native_stream, other.native_stream)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(problems, [])
+            self.assertEqual(pools.pool(1).info().live_count, 0)
+            del pools, threads
+            gc.collect()
+
+    def test_a_thread_that_the_end_of_the_interpreter_finds_in_c(self):
+        # The other thread is in the pool's callback when the interpreter ends. Then it must not abort the process.
+        status, out, _ = python("""
+import ctypes, sys, threading, time
+sys.path.insert(0, "PACKAGE")
+from tests import test_adapters
+cupy, chosen = test_adapters.cupy_stand_in()
+sys.modules["cupy"] = cupy
+import gpumem.adapters.cupy as adapter
+from gpumem import _library as native
+chosen["stream"] = test_adapters.CupyStream()
+pools = adapter.Pool(limit=4 << 20)
+for _ in range(3):
+    pools.malloc(1)
+libc = ctypes.CDLL(None)
+native.gpumem_pool_set_callback(pools.pool(1).handle, ctypes.cast(libc.usleep, native.gpumem_pool_callback), 1000, None)
+began = threading.Event()
+def work():
+    malloc = pools._orders[0][1]
+    began.set()
+    while True:
+        malloc(8 << 20)
+threading.Thread(target=work, daemon=True).start()
+began.wait()
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)  # in which the thread asks for the interpreter
+slow = Slow()
+print("done")
+""".replace("PACKAGE", str(PACKAGE)))
+        self.assertEqual((status, out), (0, "done\n"))
+
+    def test_no_plug_in(self):
+        with mock.patch.dict(os.environ, GPUMEM_CUPY_LIBRARY="/nowhere"):
+            with self.assertRaisesRegex(gpumem.errors.LibraryNotFound, "/nowhere cannot be loaded"):
+                self.adapter.Pool()
+        self.chosen["stream"] = CupyStream()
+        with mock.patch.object(self.adapter._plug_in, "path", side_effect=gpumem.errors.LibraryNotFound("there is none")):
+            pools = self.adapter.Pool()
+        self.assertFalse(any(self.by_c(pools.malloc(1)) for _ in range(4)))
         del pools
         gc.collect()
 

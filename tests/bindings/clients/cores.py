@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+import weakref
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -184,6 +185,45 @@ def cupy(report):
         raises((MemoryError, cupy.cuda.runtime.CUDARuntimeError), lambda: cupy.cuda.alloc(HUGE))
         require(int(cupy.ones(10).sum()) == 10, "the sum is wrong")
 
+    def functions_of_c():
+        with stream:
+            warm = [pool.malloc(1) for _ in range(2)]
+            blocks = [pool.malloc(size) for size in (1, 4096, 64 << 20)]
+            for block in blocks:
+                require(type(block.mem).__name__ == "CFunctionAllocatorMemory", "Python has allocated it")
+            require(len({block.ptr for block in warm + blocks}) == 5, "two are at one address")
+
+    def stream_ends():
+        gc.collect()
+        before = pool.pool(0).info().live_count
+        other = cupy.cuda.Stream(non_blocking=True)
+        with other:
+            for _ in range(2):
+                pool.malloc(1)
+            array = cupy.full(1 << 20, 7, dtype="i4")
+        kept = weakref.ref(other)
+        del other
+        gc.collect()
+        require(kept() is not None, "its stream is gone")
+        cupy.cuda.Device().synchronize()
+        require(int(array.sum()) == 7 << 20, "the numbers differ")
+        del array  # in the order of the stream that only the block has kept
+        gc.collect()
+        require(kept() is None, "the stream is still there")
+        require(pool.pool(0).info().live_count == before, "the block was not freed")
+
+    def dropped_in_a_host_function():
+        gc.collect()
+        before = pool.pool(0).info().live_count
+        with stream:
+            for _ in range(2):
+                pool.malloc(1)
+            blocks = [pool.malloc(1000)]
+            stream.launch_host_func(lambda _: blocks.clear(), None)
+            stream.synchronize()
+            require(pool.malloc(1), "it allocates nothing")  # frees what could not be freed then
+        require(pool.pool(0).info().live_count == before, "the block was not freed")
+
     def on_top():
         other = cupy.cuda.MemoryPool(pool.malloc)
         raises(MemoryError, lambda: other.malloc(HUGE))
@@ -194,6 +234,9 @@ def cupy(report):
     report.check("a stream gets its block again at once", order)
     report.check("an array that is dropped is freed", dropped)
     report.check("too much raises, and a retry works", lack)
+    report.check("functions of C allocate", functions_of_c)
+    report.check("a stream that only a block keeps", stream_ends)
+    report.check("a block that is dropped in a host function", dropped_in_a_host_function)
     report.check("a pool of CuPy on top", on_top)
     own = cupy.cuda.MemoryPool()
     with stream:

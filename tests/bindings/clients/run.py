@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs the tests of other packages with and without gpumem as their memory, and hands arrays over. See README.md.
-Usage: run.py [--output FOLDER] [--cupy-tests FOLDER] [--limit SECONDS] [PART...]"""
+Usage: run.py [--pool] [--output FOLDER] [--cupy-tests FOLDER] [--limit SECONDS] [PART...]"""
 
 import argparse
 import importlib.util
@@ -58,7 +58,8 @@ def run_module(module, allocator, limit):
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "lines"
         # By this variable numba also knows which of its own tests make no sense with a plug-in.
-        more = {"NUMBA_CUDA_MEMORY_MANAGER": "gpumem.adapters.numba"} if allocator == "numba" else {}
+        managers = {"numba": "gpumem.adapters.numba", "numba-pool": "gpumem.adapters.numba_pool"}
+        more = {"NUMBA_CUDA_MEMORY_MANAGER": managers[allocator]} if allocator in managers else {}
         status, text = run([sys.executable, HERE / "worker.py", lines, allocator, module], limit, **more)
         found = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] if lines.exists() else []
     outcomes = {case["name"]: {"outcome": case["outcome"], "note": case["note"][-2000:]} for case in found if "name" in case}
@@ -134,6 +135,10 @@ def show(title, comparisons):
                       + "\n      ".join(result["output"].splitlines()[-12:]))
 
 
+def with_pool(allocator, arguments):
+    return f"{allocator}-pool" if arguments.pool else allocator
+
+
 def part_numba(arguments):
     if not installed("numba"):
         return "numba is not installed"
@@ -144,7 +149,7 @@ def part_numba(arguments):
         without = run_module(module, "none", arguments.limit)
         if not without["outcomes"] and "No module named" in without["output"]:
             continue  # this version has no such module
-        comparisons.append(compare(name, without, run_module(module, "numba", arguments.limit)))
+        comparisons.append(compare(name, without, run_module(module, with_pool("numba", arguments), arguments.limit)))
     if not comparisons:
         return "this numba has no tests installed"
     show("numba-cuda's own tests", comparisons)
@@ -161,7 +166,7 @@ def part_cupy(arguments):
         return "the tests of CuPy are not in its wheel: name their folder with --cupy-tests"
 
     def run_file(path, allocator):
-        if installed("pytest"):
+        if installed("pytest") and not arguments.pool:
             return run_pytest(path, allocator == "cupy", arguments.limit, folder)
         return run_module(str(folder / path), allocator, arguments.limit)  # most of them need no more than unittest
 
@@ -169,7 +174,7 @@ def part_cupy(arguments):
     for path in CUPY_FILES:
         if (folder / path).exists():
             print(f"cupy: {path}", flush=True)
-            comparisons.append(compare(path, run_file(path, "none"), run_file(path, "cupy")))
+            comparisons.append(compare(path, run_file(path, "none"), run_file(path, with_pool("cupy", arguments))))
     show("CuPy's own tests", comparisons)
     return comparisons
 
@@ -180,7 +185,7 @@ def part_cupy_checks(arguments):
     print("cupy: checks", flush=True)
     module = str(HERE / "cupy_checks.py")
     comparisons = [compare("cupy_checks", run_module(module, "none", arguments.limit),
-                           run_module(module, "cupy", arguments.limit))]
+                           run_module(module, with_pool("cupy", arguments), arguments.limit))]
     show("Checks of CuPy's memory", comparisons)
     return comparisons
 
@@ -235,6 +240,7 @@ def bad(part, result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", action="store_true", help="with pools of gpumem, not the driver at each allocation")
     parser.add_argument("--output", default="gpumem-clients", metavar="FOLDER", help="where results.json goes")
     parser.add_argument("--cupy-tests", metavar="FOLDER", help="the folder `tests` of CuPy's sources")
     parser.add_argument("--limit", type=int, default=300, metavar="SECONDS", help="for each process")

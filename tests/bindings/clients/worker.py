@@ -60,15 +60,18 @@ def count_calls(owner, names):
 
 def install(allocator):
     """(name of the manager that will be in use, its counts)"""
-    if allocator == "numba":
+    if allocator in ("numba", "numba-pool"):
         from gpumem.adapters import numba as adapter
-        calls = count_calls(adapter.MemoryManager, ["memalloc", "memhostalloc", "mempin"])
+        manager = adapter.PoolMemoryManager if allocator == "numba-pool" else adapter.MemoryManager
+        calls = count_calls(manager, ["memalloc", "memhostalloc", "mempin"])
         from numba import cuda
         return lambda: type(cuda.current_context().memory_manager).__module__, calls
-    if allocator == "cupy":
+    if allocator in ("cupy", "cupy-pool"):
         from gpumem.adapters import cupy as adapter
         calls = count_calls(adapter, ["allocator", "pinned_allocator"])
-        adapter.install()
+        if allocator == "cupy-pool":
+            calls = count_calls(adapter.Pool, ["malloc"])
+        adapter.install(pool=allocator == "cupy-pool")
         return lambda: adapter.__name__, calls
     return lambda: "its own", {}
 
