@@ -1196,6 +1196,7 @@ TEST_F(ShareServerTest, NobodySendsWhatTheSharingThreadWaitsFor) {
     Raw link(address());
     ASSERT_EQ(link.hello().type, MessageType::kWelcome);
     // Nobody reads while an answer is held.
+    answer_is_held = false;
     hold_answers = true;
     Message message = message_of(MessageType::kEnumerate);
     message.number = 100;
@@ -1206,7 +1207,6 @@ TEST_F(ShareServerTest, NobodySendsWhatTheSharingThreadWaitsFor) {
     link.send_bytes(nonsense, take(1));  // which is not read any more
     Raw refused_one(address());
     refused_one.send_bytes(nonsense, take(2));
-    answer_is_held = false;
     hold_answers = false;
     EXPECT_TRUE(link.ends());
     EXPECT_TRUE(refused_one.ends());
@@ -5333,6 +5333,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
   Ref<Event> used = use();
   std::thread destroyer([&] { EXPECT_EQ(gpumem_event_destroy(event, nullptr), GPUMEM_SUCCESS); });
   ASSERT_TRUE(is_ending());
+  answer_is_held = false;
   hold_answers = true;
   for (const MessageType type : {MessageType::kEnumerate, MessageType::kFetch}) {
     Message message = message_of(type, type == MessageType::kFetch ? "n" : "");
@@ -5342,7 +5343,6 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
   EXPECT_TRUE(eventually([] { return answer_is_held.load(); }));
   Sleeper receiver([&] { EXPECT_TRUE(imports.arrivals().reserve(platform::own_user())); });
   hold_answers = false;
-  answer_is_held = false;
   EXPECT_EQ(heard(link).type, MessageType::kEntry);
   EXPECT_EQ(heard(link).status, GPUMEM_ERROR_NOT_FOUND);
   receiver.join();
