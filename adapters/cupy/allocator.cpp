@@ -29,7 +29,7 @@ constexpr uint64_t kOpen = uint64_t{1} << 63;
 
 // Frees a block that cannot be freed now, such as one that is dropped in a host function. It keeps the stream
 // until then.
-using FreeLater = void(void* pointer, int device, void* native_stream, void* stream_owner);
+using FreeLater = void(void* pointer, int device, void* stream_owner);
 
 }  // namespace
 
@@ -94,7 +94,7 @@ EXPORT void gpumem_cupy_free(gpumem_cupy_order* order, void* pointer, int device
   const gpumem_status status = gpumem_pool_free_native(pool, pointer, order->native_stream, nullptr);
   PyEval_RestoreThread(thread);
   void* const stream_owner = order->stream_owner;
-  if (GPUMEM_FAILED(status)) order->free_later(pointer, device, order->native_stream, stream_owner);
+  if (GPUMEM_FAILED(status)) order->free_later(pointer, device, stream_owner);
   void* const pools_owner = order->pools_owner;
   const uint64_t left = order->live.fetch_sub(1, std::memory_order_acq_rel) - 1;
   if (left == 0) delete order;

@@ -307,6 +307,17 @@ def cupy_stand_in():
     return cupy, chosen
 
 
+# How programs begin that use the adapter in an interpreter of their own.
+OVER_STAND_IN = f"""
+import ctypes, sys, threading, time, weakref
+sys.path.insert(0, {str(PACKAGE)!r})
+from tests import test_adapters
+cupy, chosen = test_adapters.cupy_stand_in()
+sys.modules["cupy"] = cupy
+import gpumem.adapters.cupy as adapter
+"""
+
+
 class CupyStream:
     def __init__(self, ptr=0):
         self.ptr = ptr
@@ -563,13 +574,7 @@ class CupyTest(unittest.TestCase):
 
     def test_a_block_that_is_dropped_in_a_host_function(self):
         # In another process, whose calls in a host function are no misuse that counts.
-        python("""
-import ctypes, sys, weakref
-sys.path.insert(0, "PACKAGE")
-from tests import test_adapters
-cupy, chosen = test_adapters.cupy_stand_in()
-sys.modules["cupy"] = cupy
-import gpumem.adapters.cupy as adapter
+        python(OVER_STAND_IN + """
 cu, function = ctypes.CDLL("libcuda.so.1"), ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 device = adapter._instance().device(1)
 stream = device.stream()
@@ -590,7 +595,7 @@ for warm in False, True:
     device.stream().close()  # whoever makes something frees what is left
     assert pool.info().live_count == 0 and kept() is None
     del drop
-""".replace("PACKAGE", str(PACKAGE)), FAKE_CUDA_REPORT=None)
+""", FAKE_CUDA_REPORT=None)
 
     def test_two_devices_and_their_default_stream(self):
         self.chosen["stream"] = CupyStream()
@@ -636,13 +641,7 @@ for warm in False, True:
 
     def test_a_thread_that_the_end_of_the_interpreter_finds_in_c(self):
         # The other thread is in the pool's callback when the interpreter ends. Then it must not abort the process.
-        status, out, _ = python("""
-import ctypes, sys, threading, time
-sys.path.insert(0, "PACKAGE")
-from tests import test_adapters
-cupy, chosen = test_adapters.cupy_stand_in()
-sys.modules["cupy"] = cupy
-import gpumem.adapters.cupy as adapter
+        status, out, _ = python(OVER_STAND_IN + """
 from gpumem import _library as native
 chosen["stream"] = test_adapters.CupyStream()
 pools = adapter.Pool(limit=4 << 20)
@@ -663,7 +662,7 @@ class Slow:
         sleep(0.3)  # in which the thread asks for the interpreter
 slow = Slow()
 print("done")
-""".replace("PACKAGE", str(PACKAGE)))
+""")
         self.assertEqual((status, out), (0, "done\n"))
 
     def test_no_plug_in(self):

@@ -205,7 +205,8 @@ Result<bool> PoolCore::take_from_driver(Lock& lock) {
 Result<void*> PoolCore::try_allocate(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
   const auto index = class_of(size, alignment);
   const uint64_t block_size = index ? classes_.size_of(*index) : 0;
-  bool may_be_less = index && PoolClasses::least_chunk_size(block_size) < PoolClasses::chunk_size(block_size);
+  const bool may_be_less =
+      index && PoolClasses::least_chunk_size(block_size) < PoolClasses::chunk_size(block_size);
   bool least = false;
   bool entered = false;
   while (true) {
@@ -216,17 +217,13 @@ Result<void*> PoolCore::try_allocate(Lock& lock, Order& order, uint64_t size, ui
       return make_error(GPUMEM_ERROR_INTERNAL, "the pool cannot use the memory that it took");
     }
     // Look for no more than is taken: more would be refused again, and the new piece released for it.
-    if (may_be_less && lacking_ < PoolClasses::chunk_size(block_size)) {
-      may_be_less = false;
-      least = true;
-    }
+    least = least || (may_be_less && lacking_ < PoolClasses::chunk_size(block_size));
     auto taken = take_from_driver(lock);
     if (taken) {
       entered = *taken;
       continue;
     }
-    if (!may_be_less || !lacks_room(taken.error().status)) return taken.error();
-    may_be_less = false;
+    if (least || !may_be_less || !lacks_room(taken.error().status)) return taken.error();
     least = true;
   }
 }

@@ -93,7 +93,7 @@ class _DevicePool(gpumem.Pool):
 
 
 _DevicePool.__name__ = "Pool"  # in messages
-_FREE_LATER = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p, ctypes.py_object)
+_FREE = ctypes.CFUNCTYPE(None, c_void_p, c_int, ctypes.py_object)
 
 
 @functools.lru_cache(maxsize=None)
@@ -104,7 +104,7 @@ def _functions() -> Any:
     except gpumem.errors.LibraryNotFound:
         return None
     library = _plug_in.load(file)
-    library.gpumem_cupy_begin.argtypes = [c_void_p, c_void_p, ctypes.c_size_t, c_void_p, c_void_p, _FREE_LATER]
+    library.gpumem_cupy_begin.argtypes = [c_void_p, c_void_p, ctypes.c_size_t, c_void_p, c_void_p, _FREE]
     library.gpumem_cupy_begin.restype = c_void_p
     library.gpumem_cupy_end.argtypes, library.gpumem_cupy_end.restype = [c_void_p], None
     return library, [ctypes.cast(function, c_void_p).value for function in (library.gpumem_cupy_alloc, library.gpumem_cupy_free)]
@@ -147,9 +147,9 @@ class Pool:
         self._orders = _Orders()
         self._by_python = cupy.cuda.PythonFunctionAllocator(self._alloc, self._free).malloc
         pools = self._pools
-        free_later = _FREE_LATER(lambda address, device, handle, stream: pools[device]._drop(address, handle or 0, stream))
+        self._drop: Any = lambda address, device, stream: pools[device]._drop(address, stream.ptr, stream)
         self._handles = _Handles()
-        self._owner = (pools, self._handles, free_later)  # what a block needs until it is freed
+        self._owner = (pools, self._handles, _FREE(self._drop))  # what a block needs until it is freed
         self._functions = _functions()
 
     def pool(self, device: int) -> gpumem.Pool:
@@ -188,8 +188,7 @@ class Pool:
         return address
 
     def _free(self, address: int, device: int) -> None:
-        stream = self._streams.pop(address)  # lives until the block is freed
-        self._pools[device]._drop(address, stream.ptr, stream)
+        self._drop(address, device, self._streams.pop(address))  # the stream lives until the block is freed
 
     def _meet(self, stream: Any) -> None:
         """Lets functions of C allocate in the order of a stream from now on, if it was met before: one that serves a single
