@@ -121,6 +121,9 @@ TEST(PoolCapture, str_22_blocks_belong_to_their_capture_until_it_is_released) {
       captured.end();
       EXPECT_EQ(info_of(pool).capture_count, 2U);
       release(pool, next);
+      // What was freed in them above is not the pool's until their work has passed.
+      EXPECT_OK(gpumem_stream_synchronize(other, GPUMEM_TIMEOUT_INFINITE, why()));
+      EXPECT_OK(gpumem_stream_synchronize(captured, GPUMEM_TIMEOUT_INFINITE, why()));
       trim(pool);
       EXPECT_EQ(info_of(pool).captured_bytes, 2 * size) << "trim passes it over";
       EXPECT_GE(info_of(pool).reserved_bytes, 2 * size);
