@@ -13,7 +13,7 @@ from pathlib import Path
 from packages import attempt, make, missing_packages, ordinary_user, run, works
 
 PYTHON = "/usr/bin/python3"  # packaging/build takes that of the system too
-LIBRARIES = ["gpumem/libgpumem.so.0", *(f"gpumem/adapters/libgpumem-{name}.so" for name in ("cupy", "tms", "torch"))]
+LIBRARIES = ["gpumem/libgpumem.so.0", *(f"gpumem/adapters/libgpumem-{name}.so" for name in ("python", "tms", "torch"))]
 
 
 def environment(**more):
@@ -133,7 +133,7 @@ def use(tap, source, wheel, folder):
           f"VersionMismatch {other} has version 0.0.7; this package needs version 0.x with x at least 1\n", "-c", report,
           GPUMEM_LIBRARY=str(other))
     check("the plug-ins come with it, and can be loaded", "".join(f"{site / name}\n" for name in LIBRARIES[1:]),
-          "-c", "from gpumem.adapters import _plug_in\nfor name in ('cupy', 'tms', 'torch'):\n"
+          "-c", "from gpumem.adapters import _plug_in\nfor name in ('python', 'tms', 'torch'):\n"
           "  path = _plug_in.path(f'libgpumem-{name}.so', 'NOT_SET')\n  _plug_in.load(path)\n  print(path)")
     if attempt(tap, "wheel: removed", lambda: run(python, "-m", "pip", "uninstall", "--yes", "gpumem", env=environment()) and None):
         tap.check("wheel: removed without a trace", sorted(files(home) ^ before))

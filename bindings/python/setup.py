@@ -16,7 +16,7 @@ atexit.register(shutil.rmtree, folder, True)
 carried = []  # (file, folder in the package)
 for variable, what, place, names in (
         ("GPUMEM_BUNDLE", "the library", "gpumem", ["libgpumem.so.0"]),
-        ("GPUMEM_PLUG_INS", "the plug-ins", "gpumem/adapters", ["libgpumem-cupy.so", "libgpumem-tms.so", "libgpumem-torch.so"])):
+        ("GPUMEM_PLUG_INS", "the plug-ins", "gpumem/adapters", ["libgpumem-python.so", "libgpumem-tms.so", "libgpumem-torch.so"])):
     for name in names if os.environ.get(variable) else []:
         file = os.path.join(os.environ[variable], name)
         if not os.path.isfile(file):

@@ -92,6 +92,18 @@ def bench(tap, staged, package, numpy):
     tap.check("the bench runs", f"exit status {status}, without {missing}\n{output}" if status or missing else "")
 
 
+def compiled_consumer(tap, staged, source, package):
+    for backend in staged.backends:
+        name = f"{backend}: a compiled consumer of DLPack"
+        if not (staged.library.parent / "gpumem").exists():
+            tap.skip(name, "the plug-ins were not built")
+            continue
+        status, output = run(sys.executable, "-W", "error", source / "tests" / "bindings" / "clients" / "exchange.py",
+                             env=environment(staged, backend, package))
+        tap.check(name, "" if status == 0 and "pinned memory, borrowed: " in output else f"exit status {status}\n{output}")
+        tap.check(f"{name} uses the driver correctly", staged.violations())
+
+
 def code_of(path, language="python"):
     return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
@@ -233,13 +245,13 @@ def plug_ins(tap, staged, interpreter, copy, folder):
     unpacked = unpack(wheels[0], folder / "carried")
     program = """
 from gpumem.adapters import _plug_in
-for name in "cupy", "tms", "torch":
+for name in "python", "tms", "torch":
     path = _plug_in.path(f"libgpumem-{name}.so", "GPUMEM_NOT_SET")
     _plug_in.load(path)
     print(path)
 """
     status, output = run(sys.executable, "-c", program, cwd=folder, env=environment(staged, "host", unpacked))
-    expected = "".join(f"{unpacked}/gpumem/adapters/libgpumem-{name}.so\n" for name in ("cupy", "tms", "torch"))
+    expected = "".join(f"{unpacked}/gpumem/adapters/libgpumem-{name}.so\n" for name in ("python", "tms", "torch"))
     tap.check(name, "" if status == 0 and output == expected else f"exit status {status}\n{output}")
 
 
@@ -270,6 +282,7 @@ def main():
         if stage.GATE:
             tap.finish()
         bench(tap, staged, package, numpy)
+        compiled_consumer(tap, staged, source, package)
         types(tap, package, source)
         building(tap, staged, package, Path(folder))
     tap.finish()

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Uses the library as others do.
-Usage: consumers.py installed|options|subproject|quickstart SOURCE_ROOT BUILD_ROOT C_COMPILER... -- CPP_COMPILER...
+Usage: consumers.py installed|options|subproject|toolkits|quickstart SOURCE_ROOT BUILD_ROOT C_COMPILER... -- CPP_COMPILER...
 
 installed: installs the build into an empty folder; builds and runs programs with pkg-config, with CMake, with dlopen and
 with Python's ctypes against that folder alone, with two copies at once, and statically if there is a static library.
 options: builds the library with the other values of the options that decide what is installed.
 subproject: builds and runs a Meson project that has gpumem in its subprojects/ folder, with Clang if that is there.
+toolkits: configures without the Toolkit, with an old one, and with one elsewhere.
 quickstart: runs packaging/quickstart, the first command of the README, in a copy of the sources.
 """
 
@@ -64,7 +65,7 @@ def wrong_files(root, source, options):
         if options["cli"]:
             expected.add(f"{library}/gpumem/libgpumem-trace.so")
         if options["adapters"]:
-            expected |= {f"{library}/gpumem/libgpumem-{name}.so" for name in ("cupy", "tms", "torch")}
+            expected |= {f"{library}/gpumem/libgpumem-{name}.so" for name in ("python", "tms", "torch")}
     if options["default_library"] != "shared":
         expected.add(f"{library}/libgpumem.a")
     if options["cli"]:
@@ -287,6 +288,49 @@ def subproject(tap, source, folder):
         tap.check("a subproject installs the library without cuda and without the program", wrong_files(root, source, chosen))
 
 
+def toolkits(tap, source, build, c_compiler, cpp_compiler, folder):
+    """What a build says of the Toolkit it finds, and packaging/build, which looks for itself."""
+    found = subprocess.run(["bash", "-c", 'source "$0" && find_cuda_headers', source / "packaging" / "dependencies"], text=True,
+                           stdout=subprocess.PIPE, check=False).stdout.strip() or options_of(build)["toolkit_include"]
+    none, old, good = folder / "none", folder / "old" / "include", folder / "ein großes Toolkit" / "include"
+    none.mkdir()
+    old.mkdir(parents=True)
+    (old / "cuda.h").write_text("#define CUDA_VERSION 11080\n", encoding="utf-8")
+    (old / "cudaTypedefs.h").touch()
+    unset = {name: "" for name in ("CUDA_HOME", "CUDA_PATH")}
+    compilers = {"CC": shlex.join(c_compiler), "CXX": shlex.join(cpp_compiler)}
+
+    def configured(words, *options, **env):
+        result = subprocess.run(["meson", "setup", tempfile.mkdtemp(dir=folder), source, "-Dtests=false", "-Dcli=false", "-Dadapters=false", *options],
+                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env={**os.environ, **unset, **compilers, **env})
+        failed = "-Dcuda=enabled" in options and str(good) not in words
+        return [] if words in result.stdout and bool(result.returncode) == failed else [result.stdout, f"exit status {result.returncode}", words]
+
+    def chosen(expected, **env):
+        result = subprocess.run(["bash", "-c", 'source "$0" && find_cuda_headers "$1"', source / "packaging" / "dependencies",
+                                 Path(env["CUDA_HOME"]) / "include"], text=True, stdout=subprocess.PIPE, check=False)
+        return [] if (result.stdout.strip(), result.returncode) == expected else [f"{result.stdout}exit status {result.returncode}"]
+
+    lacking, outdated = f"no cuda.h and cudaTypedefs.h in {none}", f"CUDA 11.8 in {old} is too old, 13.0 is needed"
+    asked = "the cuda backend was asked for, but: "
+    tap.check("no Toolkit: a build without the cuda backend", configured(f"no: {lacking}", f"-Dtoolkit_include={none}"))
+    tap.check("no Toolkit, and the backend asked for", configured(asked + lacking, f"-Dtoolkit_include={none}", "-Dcuda=enabled"))
+    tap.check("an old Toolkit: a build without the cuda backend", configured(f"no: {outdated}", f"-Dtoolkit_include={old}"))
+    tap.check("an old Toolkit, and the backend asked for", configured(asked + outdated, f"-Dtoolkit_include={old}", "-Dcuda=enabled"))
+    tap.check("an old Toolkit: packaging/build takes none", chosen(("", 1), CUDA_HOME=str(old.parent)))
+    if not found:
+        tap.skip("a Toolkit elsewhere", "there is none here")
+        return
+    good.parent.mkdir()
+    good.symlink_to(found)
+    for variable in "CUDA_HOME", "CUDA_PATH":
+        tap.check(f"a Toolkit elsewhere, named by {variable}", configured(f"in {good}", "-Dcuda=enabled", **{variable: str(good.parent)}))
+    tap.check("a Toolkit elsewhere: packaging/build takes it", chosen((str(good), 0), CUDA_HOME=str(good.parent)))
+    if Path("/usr/local/cuda/include/cudaTypedefs.h").exists():
+        tap.check("an old Toolkit that is named, and a newer one in its usual place",
+                  configured("in /usr/local/cuda/include", CUDA_HOME=str(old.parent)))
+
+
 def quickstart(tap, source, c_compiler, cpp_compiler, folder):
     # It would install them.
     missing = missing_packages(source, "build")
@@ -327,6 +371,8 @@ def main():
             installed(tap, source, build, c_compiler, cpp_compiler, Path(folder))
         elif way == "options":
             options(tap, source, build, c_compiler, cpp_compiler, Path(folder))
+        elif way == "toolkits":
+            toolkits(tap, source, build, c_compiler, cpp_compiler, Path(folder))
         elif way == "quickstart":
             quickstart(tap, source, c_compiler, cpp_compiler, Path(folder))
         else:

@@ -11,11 +11,11 @@ import sys
 import threading
 from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
                     c_uint16, c_uint32, c_uint64, c_void_p, py_object)
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from . import _types
 from ._calls import Unique, finalizer, leftovers
-from .errors import InvalidArgument
+from .errors import InvalidArgument, LibraryNotFound
 
 if TYPE_CHECKING:
     from ._memory import Region, View
@@ -50,11 +50,17 @@ class _ManagedVersioned(Structure):
 _NAMES = {_Managed: (b"dltensor", b"used_dltensor"),
           _ManagedVersioned: (b"dltensor_versioned", b"used_dltensor_versioned")}
 
+_EXCHANGE = b"dlpack_exchange_api"
 _UNUSED, _UNUSED_VERSIONED = (_NAMES[cls][0] for cls in (_Managed, _ManagedVersioned))
 _new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 _set_name = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
+
+class _Described(Structure):
+    """Described of adapters/python/dlpack.cpp."""
+    _fields_ = [("tensor", _Tensor), ("flags", c_uint64)]
+
 
 # Tensors that consumers have not released: the address of the struct, and everything that it points to.
 _exported: Dict[int, Tuple[Any, ...]] = {}
@@ -133,10 +139,34 @@ def _give_back(capsule: Any, address: int) -> None:
 _ALONE = _references((object(), _give_back))
 
 
+@functools.lru_cache(maxsize=None)
+def _start_exchange() -> Any:
+    """The capsule with the table of functions; raises LibraryNotFound without the plug-in."""
+    from .adapters import _plug_in
+    library = _plug_in.load(_plug_in.path(*_plug_in.FUNCTIONS))
+    start = PYFUNCTYPE(c_void_p, *[py_object] * 6)(("gpumem_dlpack_start", library))
+    table = start(_describe, _adopt, "_exchange", "_counted", "_loan", _memory.generation)
+    end = library.gpumem_dlpack_end
+    end.argtypes, end.restype = [], None
+    atexit.register(end)
+    return _new_capsule(table, _EXCHANGE, None)
+
+
+class _Exchange:
+    """An attribute of a class, made when somebody asks for it."""
+
+    def __get__(self, view: Any, cls: Any) -> Any:
+        try:
+            return _start_exchange()
+        except LibraryNotFound as problem:
+            raise AttributeError(str(problem)) from None
+
+
 class DLPackView:
     """The producer's side. A subclass has the attributes of a view."""
 
     __slots__ = ()
+    __dlpack_c_exchange_api__ = _Exchange()
 
     if TYPE_CHECKING:
         memory: Optional[Region]
@@ -242,17 +272,21 @@ class DLPackView:
     def _is_exported(self) -> bool:
         return any(entry[-1] is self for entry in list(_exported.values()))
 
-    def _capsule(self, place: Tuple[int, int], versioned: bool, flags: int) -> Any:
+    def _tensor(self, place: Tuple[int, int]) -> Tuple[Any, ...]:
+        """The fields of a _Tensor, the last two of which it points to."""
         code, bits = _types.to_dlpack(self.typestr)
         count, itemsize = len(self.shape), self.itemsize
         numbers = c_int64 * count
-        shape, strides = numbers(*self.shape), numbers(*[stride // itemsize for stride in self.strides])
         data = (self.device_pointer if place[0] == CUDA else self.address) if self.nbytes else None
-        tensor = data, *place, count, code, bits, 1, shape, strides
+        return (data, *place, count, code, bits, 1, numbers(*self.shape),
+                numbers(*[stride // itemsize for stride in self.strides]))
+
+    def _capsule(self, place: Tuple[int, int], versioned: bool, flags: int) -> Any:
+        tensor = self._tensor(place)
         managed: Any = (_ManagedVersioned(*VERSION, None, _DELETER, flags | (READ_ONLY if self.readonly else 0), tensor)
                         if versioned else _Managed(tensor, None, _DELETER))
         address = addressof(managed)
-        _exported[address] = managed, shape, strides, self
+        _exported[address] = managed, tensor, self
         try:
             self._check_counted()  # now that it is lent, as in View._bytes()
             return offer(address, _NAMES[type(managed)][0], _give_back)
@@ -261,14 +295,49 @@ class DLPackView:
             raise
 
 
+# The size of what holds a memory, for functions of C: nobody, or always somebody.
+_NOBODY: FrozenSet[int] = frozenset()
+_SOMEBODY = frozenset((1, 2))
+
+
+def _describe(what: Any) -> int:
+    """For the functions of C: the address of the _Described of a view, which may be used now. It is kept at the view, and beside it
+    what tells the functions, the next time, whether they must ask again."""
+    if not isinstance(what, DLPackView):
+        raise TypeError(f"a {type(what).__name__} is no gpumem.View")
+    view: Any = what
+    view._check_counted()
+    place = view.__dlpack_device__()
+    kept = getattr(view, "_exchange", None)
+    generation = _memory.generation[0]
+    if kept is None or kept[3] is not generation:
+        memory, tensor = view.memory, view._tensor(place)
+        described = _Described(tensor, READ_ONLY if view.readonly else 0)
+        holds: Any = _NOBODY
+        if memory is not None and place[0] in _WITH_STREAMS:
+            holds = memory._holds if type(memory)._queues is _memory.Region._queues else _SOMEBODY
+        kept = view._exchange = addressof(described), holds, view._counted, generation, described, tensor
+    if place[0] in _WITH_STREAMS:
+        view._order_before(None)
+    return kept[0]
+
+
+def _adopt(address: int) -> Tuple[View, List[Optional[int]]]:
+    """The other direction. The view releases the tensor once the list has an entry."""
+    owner = _Imported(_ManagedVersioned.from_address(address))
+    return _view_of(owner), owner._taken
+
+
 class _Imported(Unique):
     """A tensor of another library, which is taken out of its capsule, and released when this object is destroyed."""
 
     __slots__ = ("managed", "_taken")
 
-    def __init__(self, managed: Any, capsule: Any, name: bytes) -> None:
+    def __init__(self, managed: Any, capsule: Any = None, name: bytes = b"") -> None:
         self.managed = managed
         self._taken: List[Optional[int]] = []
+        if capsule is None:
+            return  # _adopt() says who takes it
         # From here on the capsule does not release the tensor any more, and this does it exactly once. In one step, so that no
         # signal handler comes in between.
         self._taken.extend(map(_set_name, (capsule,), (name,)))
@@ -294,10 +363,14 @@ def _take(capsule: Any) -> _Imported:
         unused, used = _NAMES[cls]
         if _is_valid(capsule, unused):
             managed = cls.from_address(_get_pointer(capsule, unused))
-            if cls is _ManagedVersioned and managed.major != VERSION[0]:
-                raise BufferError(f"the tensor has version {managed.major}.{managed.minor} of DLPack, not {VERSION[0]}.x")
+            _check_version(managed)  # before it is taken
             return _Imported(managed, capsule, used)
     raise InvalidArgument("the capsule has no tensor, or its tensor was consumed before")
+
+
+def _check_version(managed: Any) -> None:
+    if isinstance(managed, _ManagedVersioned) and managed.major != VERSION[0]:
+        raise BufferError(f"the tensor has version {managed.major}.{managed.minor} of DLPack, not {VERSION[0]}.x")
 
 
 def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None,
@@ -317,8 +390,12 @@ def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: 
         raise InvalidArgument("a capsule was ordered when it was made; pass the array itself, or no stream")
     else:
         capsule = source
-    owner = _take(capsule)
+    return _view_of(_take(capsule))
+
+
+def _view_of(owner: _Imported) -> View:
     managed = owner.managed
+    _check_version(managed)
     tensor = managed.tensor
     typestr, itemsize = _types.from_dlpack(tensor.code, tensor.bits, tensor.lanes)
     count = tensor.ndim

@@ -626,9 +626,10 @@ class View(Unique, ArrowView, Managed):
         _counted: bool
         _loan: object  # each array that is lent refers to it, so its references tell how many there are
         _lent: bool  # to someone who does not say when it is given back
+        _exchange: Tuple[Any, ...]  # what the functions of C of DLPack know of it
 
     __slots__ = ("memory", "address", "shape", "strides", "typestr", "itemsize", "nbytes", "readonly", "dlpack_device",
-                 "_descr", "_owner", "_counted", "_loan", "_lent",
+                 "_descr", "_owner", "_counted", "_loan", "_lent", "_exchange",
                  "__weakref__")
     _instead = "use the object itself, make another one with Memory.view(), or copy the bytes"
 

@@ -666,7 +666,7 @@ print("done")
         self.assertEqual((status, out), (0, "done\n"))
 
     def test_no_plug_in(self):
-        with mock.patch.dict(os.environ, GPUMEM_CUPY_LIBRARY="/nowhere"):
+        with mock.patch.dict(os.environ, GPUMEM_PYTHON_LIBRARY="/nowhere"):
             with self.assertRaisesRegex(gpumem.errors.LibraryNotFound, "/nowhere cannot be loaded"):
                 self.adapter.Pool()
         self.chosen["stream"] = CupyStream()

@@ -16,6 +16,7 @@ import unittest.mock
 import gpumem
 from gpumem import MemoryFlags, _dlpack
 
+from . import test_exchange
 from .support import Case, needs_numpy, numpy, on_cuda, on_host, python
 
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
@@ -207,7 +208,20 @@ class BufferTest(Case):
                 view.free()
             except BufferError:
                 pass
-        for use in (lend, export):
+        def hand_over(view):
+            table = test_exchange.table_of(gpumem.View)
+            try:
+                lent.append(test_exchange.adopted(table, test_exchange.exported(table, view)))
+            except gpumem.StaleHandle:
+                pass
+
+        def borrow(view):  # lends nothing, but what it finds must be there
+            try:
+                lent.append(test_exchange.borrowed(test_exchange.table_of(gpumem.View), view))
+            except gpumem.StaleHandle:
+                pass
+
+        for use in (lend, export, *[hand_over] * test_exchange.BUILT):
             for pair in ((free, use), (use, free)):
                 for view in self.at_each_line(*pair):
                     self.assertFalse(lent and view.memory.closed)
@@ -215,6 +229,9 @@ class BufferTest(Case):
         for view in self.at_each_line(interface, free):
             self.assertFalse(lent and view.memory.closed)
             view._lent = False  # nobody says when that is given back
+            lent.clear()
+        for view in self.at_each_line(borrow, free) if test_exchange.BUILT else ():
+            self.assertFalse(lent and view.memory.closed)
             lent.clear()
 
     def test_what_was_lent_leaves_nothing(self):

@@ -12,6 +12,10 @@ from .. import _library
 from ..errors import LibraryNotFound
 
 
+# The functions of C that other packages of Python call: what path() takes.
+FUNCTIONS = "libgpumem-python.so", "GPUMEM_PYTHON_LIBRARY"
+
+
 class _Where(ctypes.Structure):
     """Dl_info."""
     _fields_ = [("file", ctypes.c_char_p), ("base", c_void_p), ("symbol", ctypes.c_char_p), ("address", c_void_p)]

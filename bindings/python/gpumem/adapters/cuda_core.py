@@ -73,8 +73,8 @@ class MemoryResource(_Base):  # type: ignore[misc]
         address = int(ptr)
         if not address:
             return
-        _, native = self._streams.pop(address)
-        if stream is not None:
+        recorded, native = self._streams.pop(address)
+        if stream is not None and stream is not recorded:
             given = native_stream_of(getattr(stream, "stream", stream))
             if _RECORDS or given > 2:  # else it is a default stream, which perhaps nobody has chosen
                 native = given

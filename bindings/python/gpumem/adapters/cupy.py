@@ -73,7 +73,7 @@ _DEVICES = 64
 
 
 class _Handles(ctypes.Structure):
-    """gpumem_cupy_pools of adapters/cupy/allocator.cpp: the pools by device, and which of them have a callback."""
+    """gpumem_cupy_pools of adapters/python/cupy.cpp: the pools by device, and which of them have a callback."""
     _fields_ = [("pools", c_void_p * _DEVICES), ("has_callback", ctypes.c_bool * _DEVICES)]
 
 
@@ -100,7 +100,7 @@ _FREE = ctypes.CFUNCTYPE(None, c_void_p, c_int, ctypes.py_object)
 def _functions() -> Any:
     """The plug-in, and what a CFunctionAllocator calls; None if there is no plug-in."""
     try:
-        file = _plug_in.path("libgpumem-cupy.so", "GPUMEM_CUPY_LIBRARY")
+        file = _plug_in.path(*_plug_in.FUNCTIONS)
     except gpumem.errors.LibraryNotFound:
         return None
     library = _plug_in.load(file)

@@ -11,16 +11,7 @@
 #include <new>
 
 #include "gpumem/gpumem.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
-// Of CPython's stable ABI, which the program that loads this has. Weak, so that linking needs no library.
-extern "C" {
-__attribute__((weak)) void* PyEval_SaveThread();
-__attribute__((weak)) void PyEval_RestoreThread(void* thread);
-__attribute__((weak)) void Py_IncRef(void* object);
-__attribute__((weak)) void Py_DecRef(void* object);
-}
+#include "python.h"
 
 namespace {
 

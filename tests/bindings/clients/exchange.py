@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The C exchange functions of DLPack, called by a compiled consumer (exchange.c). Usage: exchange.py
+
+Hands views of gpumem to gpumem, and to PyTorch and back if that is installed and has the functions, and times them: the best of 15 runs of
+20,000 calls in C, in nanoseconds. The backend is that of GPUMEM_BACKEND. Prints TAP.
+"""
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from ctypes import PYFUNCTYPE, c_double, c_int, c_void_p, py_object
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[2] / "bindings" / "python")]
+
+from tap import Tap
+
+import gpumem
+
+sys.path.remove(str(HERE.parents[1]))  # other packages would take the modules there for their own
+
+get_pointer = PYFUNCTYPE(c_void_p, py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+def consumer():
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "exchange.so"
+        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", HERE / "exchange.c", "-o",
+                        library], check=True)
+        loaded = ctypes.CDLL(str(library))
+    return (PYFUNCTYPE(py_object, c_void_p, py_object, c_void_p)(("hand_over", loaded)),
+            PYFUNCTYPE(c_double, c_void_p, py_object, c_int)(("best", loaded)))
+
+
+def table_of(cls):
+    return get_pointer(cls.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
+
+
+def main():
+    tap = Tap()
+
+    def run(name, function):
+        try:
+            function()
+            tap.check(name, "")
+        except Exception:
+            tap.check(name, traceback.format_exc())
+
+    hand_over, best = consumer()
+    ours = table_of(gpumem.View)
+    device = gpumem.default_device()
+    on_gpu = device.instance.backend == gpumem.Backend.CUDA
+    memories = [device.memory(4096, kind) for kind in (("pinned", "device", "managed") if on_gpu else ("pinned", "managed"))]
+
+    def same(memory):
+        view = memory.view("f4", (16, 64))
+        found = hand_over(ours, view, ours)
+        assert (found.address, found.shape, found.strides) == (view.address, view.shape, view.strides)
+        del view
+        try:
+            memory.close()
+        except BufferError:
+            return
+        raise AssertionError("the memory was closed while somebody had it")
+    for memory in memories:
+        run(f"gpumem to gpumem, {memory.kind} memory", lambda memory=memory: same(memory))
+
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    theirs = table_of(torch.Tensor) if torch and hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
+    if theirs is None:
+        tap.skip("PyTorch", "it is not installed, or has no such functions")
+    else:
+        def to_torch(memory):
+            memory.fill(0)
+            tensor = hand_over(ours, memory.view("f4", (16, 64)), theirs)
+            assert (tensor.data_ptr(), tuple(tensor.shape)) == (int(memory), (16, 64))
+            tensor += 3
+            if on_gpu:
+                torch.cuda.synchronize()
+            back = hand_over(theirs, tensor, ours)
+            assert (back.address, back.shape) == (int(memory), (16, 64))
+            found = (ctypes.c_float * 1024)()
+            memory.copy_to(found)
+            assert list(found) == [3] * 1024
+        def refused(memory):
+            try:
+                hand_over(ours, memory.view("f4"), theirs)
+            except Exception:
+                return
+            raise AssertionError("it was taken")
+        for memory in memories:
+            takes = memory.__dlpack_device__()[0] in (1, 2)  # PyTorch knows no other devices
+            run(f"gpumem to PyTorch{' and back' if takes else ', which refuses it'}, {memory.kind} memory",
+                lambda memory=memory, act=to_torch if takes else refused: act(memory))
+
+    def time(name, table, thing):
+        for what, managed in ("borrowed", 0), ("exported and released", 1):
+            took = best(table, thing, managed)
+            assert took > 0
+            tap.measured(f"{name}, {what}: {took:.0f} ns")
+    views = [(f"gpumem, {memory.kind} memory", memory.view("f4", (16, 64))) for memory in memories]
+    for name, view in views:
+        run(f"times of {name}", lambda name=name, view=view: time(name, ours, view))
+    name, view = views[1]
+    parts = [view[1:], view[2:]]
+    run("times of one of three views", lambda name=name, part=parts[0]: time(f"{name}, one of three views", ours, part))
+    if theirs:
+        run("times of PyTorch", lambda: time("PyTorch", theirs, torch.zeros(16, 64)))
+    del views, parts, view
+    gc.collect()
+    for memory in memories:
+        run(f"nobody has {memory.kind} memory any more", memory.close)
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()
