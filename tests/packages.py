@@ -105,6 +105,19 @@ class Kind:
             # rpm knows nothing of Debian's packages; needs() was looked at instead.
             run("rpm", f"--root={root}", "--install", "--nodeps", *files)
 
+    def replace(self, root, files):
+        """Installs other versions of what is installed."""
+        if self.name == "deb":
+            self.install(root, files)
+        else:
+            run("rpm", f"--root={root}", "--upgrade", "--oldpackage", "--nodeps", *files)
+
+    def broken(self, root, names):
+        """What the manager finds wrong with what is installed."""
+        if self.name == "deb":
+            return run("dpkg", f"--root={root}", "--audit") + run("dpkg", f"--root={root}", "--verify", *names)
+        return run("rpm", f"--root={root}", "--verify", "--nodeps", *names)
+
     def remove(self, root, names):
         if self.name == "deb":
             run("dpkg", f"--root={root}", "--purge", *names)
@@ -224,19 +237,24 @@ def snapshot(root):
     return found
 
 
-def use(tap, kind, root, source):
-    """A C and a Python program, the command line and its completion, inside the root."""
+def entering(kind, root):
+    """What stands before a command that runs inside the root, where the packages may be installed."""
     enter = ["chroot", root]
     private = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc"]
     if works(*private, "true"):
         enter = [*private, *enter]
     enter += ["env", "-i", "PATH=/usr/bin:/bin", "GPUMEM_BACKEND=host"]
-    # Fedora's macros pack the bytecode. Debian's rpmbuild does not, so that Python would leave its own.
     if kind.name == "rpm":
+        # Fedora's macros pack the bytecode. Debian's rpmbuild does not, so that Python would leave its own.
         enter.append("PYTHONDONTWRITEBYTECODE=1")
-    if kind.name == "rpm":
         (python,) = {path.parent for path in root.glob("usr/lib/python3*/*/gpumem")}
         enter += [f"{name}={value}" for name, value in RPM_PATHS.items()] + [f"PYTHONPATH=/{python.relative_to(root)}"]
+    return enter
+
+
+def use(tap, kind, root, source):
+    """A C and a Python program, the command line and its completion, inside the root."""
+    enter = entering(kind, root)
     work = root / "tmp" / "consumer"
     work.mkdir()
     for name in ("tests/consumers/linked.c", "tests/consumers/round_trip.h", "bindings/python/examples/basic.py"):
@@ -430,6 +448,104 @@ def cycle(tap, kind, root, source):
                   [f"gone or changed: {name}" for name, state in sorted(before.items()) if after.get(name) != state])
 
 
+def older(kind, name, path, folder):
+    """A package of version 0.0.1 that has what another one has, and one file more."""
+    tree, mark = folder / name, Path("usr", "share", "doc", f"{name}-old")
+    if kind.name == "deb":
+        run("dpkg-deb", "--raw-extract", path, tree)
+        control = tree / "DEBIAN" / "control"
+        text = control.read_text(encoding="utf-8")
+        version = re.search("^Version: (.*)$", text, re.MULTILINE)[1]
+        control.write_text(text.replace(version, "0.0.1-1").replace(version.split("-")[0], "0.0.1"), encoding="utf-8")
+        (tree / mark).parent.mkdir(parents=True, exist_ok=True)
+        (tree / mark).touch()
+        run("dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, f"{tree}.deb")
+        return Path(f"{tree}.deb")
+    (tree / mark).parent.mkdir(parents=True)
+    (tree / mark).touch()
+    run("bash", "-c", 'set -o pipefail; rpm2cpio "$0" | cpio --extract --make-directories --quiet', path, cwd=tree)
+    files = "\n".join(f'"/{found.relative_to(tree)}"' for found in sorted(tree.rglob("*")) if found.is_symlink() or not found.is_dir())
+    spec = folder / f"{name}.spec"
+    spec.write_text(f"Name: {name}\nVersion: 0.0.1\nRelease: 1\nSummary: An older one\nLicense: Apache-2.0\nAutoReqProv: no\n%description\n"
+                    f"%install\ncp -a {tree}/. %{{buildroot}}\n%files\n{files}\n", encoding="utf-8")
+    run("rpmbuild", "-bb", f"--define=_topdir {folder}/build", "--define=__os_install_post %nil", "--define=debug_package %nil",
+        "--define=_build_id_links none", spec)
+    (made,) = (folder / "build" / "RPMS").rglob(f"{name}-0.0.1-*.rpm")
+    return made
+
+
+# A program that has begun with one version and goes on with another.
+GOES_ON = """
+import gpumem
+memory = gpumem.default_device().memory(4096, "pinned")
+print("ready", flush=True)
+input()
+memory.close()
+gpumem.default_device().memory(4096, "device").close()
+print("good", flush=True)
+"""
+
+
+def upgrade(tap, kind, root, folder):
+    """An older version is replaced while a program uses it, comes back, and goes."""
+    files = {name: path for name, path in kind.packages().items()
+             if name in ("libgpumem0", "libgpumem-dev", "gpumem-tools", "gpumem-libs", "gpumem-devel", "gpumem", "python3-gpumem")}
+    old = [older(kind, name, path, folder) for name, path in files.items()]
+    before = snapshot(root)
+
+    def replaced():
+        kind.install(root, old)
+        enter = entering(kind, root)
+        program = [*enter, "PYTHONDONTWRITEBYTECODE=1", "python3", "-W", "error", "-c", GOES_ON]
+        with subprocess.Popen(program, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            first = process.stdout.readline()
+            kind.replace(root, files.values())
+            rest, _ = process.communicate("\n")
+        return ([] if (first, rest, process.returncode) == ("ready\n", "good\n", 0) else [f"the program: {first}{rest}{process.returncode}"]) + [
+            f"left of the older one: {path}" for path in root.glob("usr/share/doc/*gpumem*-old")] + [
+            line for line in kind.broken(root, files).splitlines() if line]
+
+    def back():
+        kind.replace(root, old)
+        return [] if "host" in (said := run(*entering(kind, root), "PYTHONDONTWRITEBYTECODE=1", "gpumem", "info")) else [said]
+
+    def removed():
+        kind.remove(root, files)
+        after = snapshot(root)
+        return [f"left behind: {name}" for name in sorted(after.keys() - before.keys())
+                if kind.name == "deb" or not name.endswith(FEDORAS_OWN)] + [
+            f"gone or changed: {name}" for name, state in sorted(before.items()) if after.get(name) != state]
+    attempt(tap, f"{kind.name}: an older version is replaced while a program uses it", replaced)
+    attempt(tap, f"{kind.name}: the older version comes back", back)
+    attempt(tap, f"{kind.name}: and goes without a trace", removed)
+
+
+def half_installed(tap, kind, root):
+    """Debian packages that were unpacked without what they need say so, and are complete once it comes."""
+    files, before = kind.packages(), snapshot(root)
+    names = ["gpumem-tools", "python3-gpumem"]
+    enter = [*entering(kind, root), "PYTHONDONTWRITEBYTECODE=1"]
+    module = [*enter, "python3", "-c", "import gpumem; gpumem.default_device()"]
+
+    def lacking():
+        run("dpkg", f"--root={root}", "--unpack", *(files[name] for name in names))
+        return refused("depends on libgpumem0", "dpkg", f"--root={root}", "--configure", *names) + refused(
+            "install the library", *module) + refused("libgpumem.so.0", *enter, "gpumem", "info")
+
+    def completed():
+        run("dpkg", f"--root={root}", "--unpack", files["libgpumem0"])
+        run(*module)  # before anything is configured, too
+        run("dpkg", f"--root={root}", "--configure", "--pending")
+        return [] if "host" in (said := run(*enter, "gpumem", "info")) else [said]
+
+    def removed():
+        kind.remove(root, ["libgpumem0", *names])
+        return [f"changed: {name}" for name, _ in sorted({*snapshot(root).items()} ^ {*before.items()})]
+    attempt(tap, "deb: what is unpacked without the library says so", lacking)
+    attempt(tap, "deb: it is complete once the library comes", completed)
+    attempt(tap, "deb: it goes without a trace", removed)
+
+
 def main():
     import packages_arm64  # which import this file
     import packages_nuget
@@ -459,6 +575,11 @@ def main():
             if make_root(tap, root):
                 for kind in good:
                     cycle(tap, kind, root, source)
+                    folder = Path(temporary) / kind.name
+                    folder.mkdir()
+                    upgrade(tap, kind, root, folder)
+                    if kind.name == "deb":
+                        half_installed(tap, kind, root)
     tap.finish()
 
 
