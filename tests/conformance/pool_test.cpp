@@ -2012,11 +2012,22 @@ TEST(Pool, pool_11_native_streams_come_and_go) {
     }
     return status;
   };
+  // Many streams may not have come to their frees yet; what is lost stays lost.
+  const auto used_at_last = [&](bool heard) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    gpumem_status status = used_once(heard);
+    while (status == GPUMEM_ERROR_LIMIT_EXCEEDED && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      status = used_once(heard);
+    }
+    return status;
+  };
   for (int i = 0; i < 100; ++i)
-    ASSERT_EQ(used_once(true), GPUMEM_SUCCESS) << i << ": " << message;
+    ASSERT_EQ(used_at_last(true), GPUMEM_SUCCESS) << i << ": " << message;
+  EXPECT_TRUE(all_goes_back(pool));
   gpumem_status status = GPUMEM_SUCCESS;
   for (int i = 0; i < 100 && status == GPUMEM_SUCCESS; ++i)
-    status = used_once(false);
+    status = on_host() ? used_at_last(false) : used_once(false);
   if (on_host()) {
     EXPECT_EQ(status, GPUMEM_SUCCESS) << message;
     return;
