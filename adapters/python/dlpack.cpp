@@ -3,6 +3,7 @@
 // bindings/python/gpumem/_dlpack.py, which describes the views. The structs and what the functions promise
 // are those of dlpack.h 1.3 (github.com/dmlc/dlpack).
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <new>
@@ -48,16 +49,17 @@ struct ExchangeApi {
   int (*current_work_stream)(int32_t device_type, int32_t device_id, void** out_stream);
 };
 
-// What _dlpack.py keeps for a view, in memory of ctypes.
+// What _dlpack.py keeps at a view, in memory of ctypes, for as long as the view lives.
 struct Described {
   Tensor tensor;
   uint64_t flags;
 };
 
-// Objects of Python, for as long as the process lives.
+// Objects of Python, for as long as the interpreter lives.
 struct Objects {
-  void* describe;  // function: the address of the Described of a view, once it may be used
-  void* adopt;     // function: a View of the ManagedTensor at an address
+  void*
+      describe;  // function: appends what the tuple of known() is to the list of a view that may be used now
+  void* wrap;  // function: a View of the ManagedTensor at an address, and the list that says that it is taken
   void* exchange;  // the names of attributes of a view
   void* counted;
   void* loan;
@@ -76,7 +78,7 @@ struct Exported {
 
 void release(ManagedTensor* managed) {
   auto* const exported = static_cast<Exported*>(managed->manager);
-  if (!ended.load(std::memory_order_acquire)) {  // else its objects went with the interpreter
+  if (!ended.load(std::memory_order_acquire)) {  // after that, the objects are gone
     const int state = PyGILState_Ensure();
     Py_DecRef(exported->loan);
     Py_DecRef(exported->view);
@@ -93,16 +95,21 @@ bool is(void* view, void* name, const void* expected) {
   return found == expected;
 }
 
-// The tuple that _describe() has left at a view says all that can be seen from here: nothing but the view
-// uses the memory, which is still the one of this process. Else NULL, maybe with an exception set.
+// The last entry of the list that describe() fills. NULL, maybe with an exception set, if there is none, or
+// if it must be asked again: when something else uses the memory, or it is closed, or this is a forked child.
 const Described* known(void* view) {
-  void* const tuple = PyObject_GetAttr(view, objects.exchange);
-  if (tuple == nullptr) return nullptr;
+  void* const list = PyObject_GetAttr(view, objects.exchange);
+  if (list == nullptr) return nullptr;
   const Described* found = nullptr;
-  if (PySet_Size(PyTuple_GetItem(tuple, 1)) <= 1 && is(view, objects.counted, PyTuple_GetItem(tuple, 2)) &&
-      PyList_GetItem(objects.generation, 0) == PyTuple_GetItem(tuple, 3))
-    found = static_cast<const Described*>(PyLong_AsVoidPtr(PyTuple_GetItem(tuple, 0)));
-  Py_DecRef(tuple);  // the view keeps it
+  const ssize_t size = PyList_Size(list);
+  if (size > 0) {
+    void* const tuple = PyList_GetItem(list, size - 1);
+    const ssize_t holds = PySet_Size(PyTuple_GetItem(tuple, 1));
+    if ((holds == 0 || holds == 1) && is(view, objects.counted, PyTuple_GetItem(tuple, 2)) &&
+        PyList_GetItem(objects.generation, 0) == PyTuple_GetItem(tuple, 3))
+      found = static_cast<const Described*>(PyLong_AsVoidPtr(PyTuple_GetItem(tuple, 0)));
+  }
+  Py_DecRef(list);  // the view keeps it, and nothing is taken out of it
   return found;
 }
 
@@ -162,7 +169,7 @@ int export_borrowed(void* view, Tensor* out) {
 int import_managed(ManagedTensor* tensor, void** out_view) {
   void* const address = PyLong_FromVoidPtr(tensor);
   void* const found =
-      address == nullptr ? nullptr : PyObject_CallFunctionObjArgs(objects.adopt, address, nullptr);
+      address == nullptr ? nullptr : PyObject_CallFunctionObjArgs(objects.wrap, address, nullptr);
   int status = -1;
   // From here on the view releases it. Not in Python, where a signal handler could raise behind it.
   if (found != nullptr && PyList_Append(PyTuple_GetItem(found, 1), address) == 0) {
@@ -193,15 +200,21 @@ constexpr ExchangeApi kApi{kVersion,       nullptr,         allocate,           
 
 }  // namespace
 
-/** Takes the objects of Python that the functions need. Call it once, with the lock of the interpreter.
+/** Takes the objects of Python that the functions need. Call it with the lock of the interpreter. `size` is
+ * that of Described, to tell versions apart.
  *
- * \return the table of functions, valid as long as the process lives; NULL outside an interpreter */
-EXPORT const void* gpumem_dlpack_start(void* describe, void* adopt, void* exchange, void* counted, void* loan,
-                                       void* generation) {
-  if (PyObject_GetAttr == nullptr) return nullptr;
-  objects = {describe, adopt, exchange, counted, loan, generation};
-  for (void* const object : {describe, adopt, exchange, counted, loan, generation})
+ * \return the table of functions, valid as long as the process lives; NULL outside an interpreter, or if the
+ * size is another one, or if another interpreter has them */
+EXPORT const void* gpumem_dlpack_start(size_t size, void* describe, void* wrap, void* exchange, void* counted,
+                                       void* loan, void* generation) {
+  const Objects wanted{describe, wrap, exchange, counted, loan, generation};
+  const bool taken = objects.describe != nullptr && !ended.load(std::memory_order_acquire);
+  if (PyObject_GetAttr == nullptr || size != sizeof(Described) || (taken && objects.describe != describe))
+    return nullptr;
+  objects = wanted;
+  for (void* const object : {describe, wrap, exchange, counted, loan, generation})
     Py_IncRef(object);
+  ended.store(false, std::memory_order_release);
   return &kApi;
 }
 

@@ -22,6 +22,7 @@ __attribute__((weak)) void PyErr_Clear();
 __attribute__((weak)) void* PyObject_GetAttr(void* object, void* name);
 __attribute__((weak)) void* PyObject_CallFunctionObjArgs(void* callable, ...);
 __attribute__((weak)) void* PyTuple_GetItem(void* tuple, ssize_t index);
+__attribute__((weak)) ssize_t PyList_Size(void* list);
 __attribute__((weak)) int PyList_Append(void* list, void* object);
 __attribute__((weak)) void* PyList_GetItem(void* list, ssize_t index);
 __attribute__((weak)) ssize_t PySet_Size(void* set);

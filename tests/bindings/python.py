@@ -95,7 +95,7 @@ def bench(tap, staged, package, numpy):
 def compiled_consumer(tap, staged, source, package):
     for backend in staged.backends:
         name = f"{backend}: a compiled consumer of DLPack"
-        if not (staged.library.parent / "gpumem").exists():
+        if not (staged.library.parent / "gpumem" / "libgpumem-python.so").exists():
             tap.skip(name, "the plug-ins were not built")
             continue
         status, output = run(sys.executable, "-W", "error", source / "tests" / "bindings" / "clients" / "exchange.py",
@@ -127,7 +127,7 @@ def documentation(tap, staged, package, source, numpy):
         tap.check(name, "" if status == 0 and code_of(page) else f"exit status {status}\n{output}")
     for page in OTHER_PACKAGES:
         name = f"the code of {page} runs over stand-ins"
-        if "cuda" not in staged.backends or not (staged.library.parent / "gpumem").exists():
+        if "cuda" not in staged.backends or not (staged.library.parent / "gpumem" / "libgpumem-tms.so").exists():
             tap.skip(name, "it needs the fake driver and the plug-ins")
             continue
         status, output = run(numpy or sys.executable, "-W", "error", "-m", "tests.guides", source / "docs" / page, cwd=package,
@@ -234,7 +234,7 @@ def plug_ins(tap, staged, interpreter, copy, folder):
         status, output = run(*command, cwd=copy, env={**os.environ, variable: "/nowhere"})
         tap.check(f"a folder without {what} is refused", "" if status and "no /nowhere/" in output else output)
     installed = staged.library.parent / "gpumem"
-    if not installed.exists():
+    if not (installed / "libgpumem-python.so").exists():
         tap.skip(name, "the plug-ins were not built")
         return
     status, output = run(*command, cwd=copy, env={**os.environ, "GPUMEM_PLUG_INS": str(installed)})

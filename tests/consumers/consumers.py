@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from packages import missing_packages
+from packages import cuda_include, missing_packages
 from tap import Tap
 
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
@@ -289,46 +289,46 @@ def subproject(tap, source, folder):
 
 
 def toolkits(tap, source, build, c_compiler, cpp_compiler, folder):
-    """What a build says of the Toolkit it finds, and packaging/build, which looks for itself."""
-    found = subprocess.run(["bash", "-c", 'source "$0" && find_cuda_headers', source / "packaging" / "dependencies"], text=True,
-                           stdout=subprocess.PIPE, check=False).stdout.strip() or options_of(build)["toolkit_include"]
+    """What Meson and packaging/build say of a Toolkit that is missing, old or elsewhere."""
+    usual, named = cuda_include(), options_of(build)["toolkit_include"]
     none, old, good = folder / "none", folder / "old" / "include", folder / "ein großes Toolkit" / "include"
     none.mkdir()
     old.mkdir(parents=True)
     (old / "cuda.h").write_text("#define CUDA_VERSION 11080\n", encoding="utf-8")
     (old / "cudaTypedefs.h").touch()
-    unset = {name: "" for name in ("CUDA_HOME", "CUDA_PATH")}
+    unset = {"CUDA_HOME": "", "CUDA_PATH": ""}
     compilers = {"CC": shlex.join(c_compiler), "CXX": shlex.join(cpp_compiler)}
 
-    def configured(words, *options, **env):
-        result = subprocess.run(["meson", "setup", tempfile.mkdtemp(dir=folder), source, "-Dtests=false", "-Dcli=false", "-Dadapters=false", *options],
-                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env={**os.environ, **unset, **compilers, **env})
-        failed = "-Dcuda=enabled" in options and str(good) not in words
-        return [] if words in result.stdout and bool(result.returncode) == failed else [result.stdout, f"exit status {result.returncode}", words]
+    def configured(words, *options, fails=False, **env):
+        command = ["meson", "setup", tempfile.mkdtemp(dir=folder), source, "-Dtests=false", "-Dcli=false", "-Dadapters=false", *options]
+        result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                                env={**os.environ, **unset, **compilers, **env})
+        return [] if words in result.stdout and bool(result.returncode) == fails else [result.stdout, f"exit status {result.returncode}", words]
 
-    def chosen(expected, **env):
-        result = subprocess.run(["bash", "-c", 'source "$0" && find_cuda_headers "$1"', source / "packaging" / "dependencies",
-                                 Path(env["CUDA_HOME"]) / "include"], text=True, stdout=subprocess.PIPE, check=False)
-        return [] if (result.stdout.strip(), result.returncode) == expected else [f"{result.stdout}exit status {result.returncode}"]
+    def chosen(**env):
+        """The folder that packaging/build takes, or an empty text."""
+        return subprocess.run(["bash", "-c", 'source "$0" && find_cuda_headers', source / "packaging" / "dependencies"], text=True,
+                              stdout=subprocess.PIPE, check=False, env={**os.environ, **unset, **env}).stdout.strip()
 
     lacking, outdated = f"no cuda.h and cudaTypedefs.h in {none}", f"CUDA 11.8 in {old} is too old, 13.0 is needed"
     asked = "the cuda backend was asked for, but: "
     tap.check("no Toolkit: a build without the cuda backend", configured(f"no: {lacking}", f"-Dtoolkit_include={none}"))
-    tap.check("no Toolkit, and the backend asked for", configured(asked + lacking, f"-Dtoolkit_include={none}", "-Dcuda=enabled"))
+    tap.check("no Toolkit, and the backend asked for", configured(asked + lacking, f"-Dtoolkit_include={none}", "-Dcuda=enabled", fails=True))
     tap.check("an old Toolkit: a build without the cuda backend", configured(f"no: {outdated}", f"-Dtoolkit_include={old}"))
-    tap.check("an old Toolkit, and the backend asked for", configured(asked + outdated, f"-Dtoolkit_include={old}", "-Dcuda=enabled"))
-    tap.check("an old Toolkit: packaging/build takes none", chosen(("", 1), CUDA_HOME=str(old.parent)))
-    if not found:
+    tap.check("an old Toolkit, and the backend asked for", configured(asked + outdated, f"-Dtoolkit_include={old}", "-Dcuda=enabled", fails=True))
+    tap.check("an old Toolkit: packaging/build passes it over", [folder for folder in [chosen(CUDA_HOME=str(old.parent))] if folder == str(old)])
+    if not (usual or named):
         tap.skip("a Toolkit elsewhere", "there is none here")
         return
     good.parent.mkdir()
-    good.symlink_to(found)
+    good.symlink_to(usual or named)
     for variable in "CUDA_HOME", "CUDA_PATH":
-        tap.check(f"a Toolkit elsewhere, named by {variable}", configured(f"in {good}", "-Dcuda=enabled", **{variable: str(good.parent)}))
-    tap.check("a Toolkit elsewhere: packaging/build takes it", chosen((str(good), 0), CUDA_HOME=str(good.parent)))
-    if Path("/usr/local/cuda/include/cudaTypedefs.h").exists():
+        env = {variable: str(good.parent)}
+        tap.check(f"a Toolkit elsewhere, named by {variable}", configured(f"in {good}", "-Dcuda=enabled", **env))
+        tap.check(f"a Toolkit elsewhere, named by {variable}: packaging/build takes it", [folder for folder in [chosen(**env)] if folder != str(good)])
+    if chosen() == "/usr/local/cuda/include":
         tap.check("an old Toolkit that is named, and a newer one in its usual place",
-                  configured("in /usr/local/cuda/include", CUDA_HOME=str(old.parent)))
+                  configured("in /usr/local/cuda/include", "-Dcuda=enabled", CUDA_HOME=str(old.parent)))
 
 
 def quickstart(tap, source, c_compiler, cpp_compiler, folder):

@@ -76,6 +76,8 @@ for _lasting in (_deleter, _exported):
 @atexit.register
 def _at_exit(exported: Any = _exported) -> None:
     """Removes the deleters: consumers that outlive the interpreter must not call into it."""
+    for end in _ends:
+        end()
     for managed, *_ in list(exported.values()):
         managed.deleter = None
 
@@ -139,16 +141,23 @@ def _give_back(capsule: Any, address: int) -> None:
 _ALONE = _references((object(), _give_back))
 
 
+# The functions of C that end with the interpreter, once they were started.
+_ends: List[Callable[[], None]] = []
+
+
 @functools.lru_cache(maxsize=None)
 def _start_exchange() -> Any:
     """The capsule with the table of functions; raises LibraryNotFound without the plug-in."""
     from .adapters import _plug_in
-    library = _plug_in.load(_plug_in.path(*_plug_in.FUNCTIONS))
-    start = PYFUNCTYPE(c_void_p, *[py_object] * 6)(("gpumem_dlpack_start", library))
-    table = start(_describe, _adopt, "_exchange", "_counted", "_loan", _memory.generation)
+    file = _plug_in.path(*_plug_in.PYTHON)
+    library = _plug_in.load(file)
+    start = PYFUNCTYPE(c_void_p, ctypes.c_size_t, *[py_object] * 6)(("gpumem_dlpack_start", library))
+    table = start(ctypes.sizeof(_Described), _describe, _wrap, "_exchange", "_counted", "_loan", _memory.generation)
+    if not table:
+        raise LibraryNotFound(f"{file} is of another version, or another interpreter of this process uses it")
     end = library.gpumem_dlpack_end
     end.argtypes, end.restype = [], None
-    atexit.register(end)
+    _ends.append(end)
     return _new_capsule(table, _EXCHANGE, None)
 
 
@@ -295,34 +304,36 @@ class DLPackView:
             raise
 
 
-# The size of what holds a memory, for functions of C: nobody, or always somebody.
-_NOBODY: FrozenSet[int] = frozenset()
-_SOMEBODY = frozenset((1, 2))
+# The functions of C ask again if this set has more than one entry.
+_NEVER: FrozenSet[int] = frozenset()
+_ALWAYS = frozenset((1, 2))
 
 
 def _describe(what: Any) -> int:
-    """For the functions of C: the address of the _Described of a view, which may be used now. It is kept at the view, and beside it
-    what tells the functions, the next time, whether they must ask again."""
+    """For the functions of C: the address of the _Described of a view, which may be used now. It is kept at the view, and with it what
+    tells the functions, the next time, whether they must ask again."""
     if not isinstance(what, DLPackView):
         raise TypeError(f"a {type(what).__name__} is no gpumem.View")
     view: Any = what
     view._check_counted()
-    place = view.__dlpack_device__()
-    kept = getattr(view, "_exchange", None)
-    generation = _memory.generation[0]
-    if kept is None or kept[3] is not generation:
+    place, generation = view.__dlpack_device__(), _memory.generation[0]
+    known = view._exchange[-1:]
+    if not known or known[0][3] is not generation:
         memory, tensor = view.memory, view._tensor(place)
         described = _Described(tensor, READ_ONLY if view.readonly else 0)
-        holds: Any = _NOBODY
+        holds: Any = _NEVER
         if memory is not None and place[0] in _WITH_STREAMS:
-            holds = memory._holds if type(memory)._queues is _memory.Region._queues else _SOMEBODY
-        kept = view._exchange = addressof(described), holds, view._counted, generation, described, tensor
+            holds = memory._holds if type(memory)._queues is _memory.Region._queues else _ALWAYS
+        known = [(addressof(described), holds, memory is not None, generation, described, tensor)]
+        # Never taken out again: tensors of other threads, and of before a fork, may point there.
+        view._exchange.append(known[0])
     if place[0] in _WITH_STREAMS:
         view._order_before(None)
-    return kept[0]
+    address: int = known[0][0]
+    return address
 
 
-def _adopt(address: int) -> Tuple[View, List[Optional[int]]]:
+def _wrap(address: int) -> Tuple[View, List[Optional[int]]]:
     """The other direction. The view releases the tensor once the list has an entry."""
     owner = _Imported(_ManagedVersioned.from_address(address))
     return _view_of(owner), owner._taken
@@ -337,7 +348,7 @@ class _Imported(Unique):
         self.managed = managed
         self._taken: List[Optional[int]] = []
         if capsule is None:
-            return  # _adopt() says who takes it
+            return  # _wrap() says who takes it
         # From here on the capsule does not release the tensor any more, and this does it exactly once. In one step, so that no
         # signal handler comes in between.
         self._taken.extend(map(_set_name, (capsule,), (name,)))

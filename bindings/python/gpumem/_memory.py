@@ -626,7 +626,7 @@ class View(Unique, ArrowView, Managed):
         _counted: bool
         _loan: object  # each array that is lent refers to it, so its references tell how many there are
         _lent: bool  # to someone who does not say when it is given back
-        _exchange: Tuple[Any, ...]  # what the functions of C of DLPack know of it
+        _exchange: List[Any]  # what the functions of C of DLPack know of it
 
     __slots__ = ("memory", "address", "shape", "strides", "typestr", "itemsize", "nbytes", "readonly", "dlpack_device",
                  "_descr", "_owner", "_counted", "_loan", "_lent", "_exchange",
@@ -664,7 +664,7 @@ class View(Unique, ArrowView, Managed):
         self.typestr, self.itemsize, self._descr = typestr, itemsize, descr
         self.readonly = bool(info.granted_flags & MemoryFlags.READ_ONLY)
         self.dlpack_device = _dlpack_device(memory)
-        self._loan, self._lent = object(), False
+        self._loan, self._lent, self._exchange = object(), False, []
         self._count(memory)
         return self
 
@@ -695,7 +695,7 @@ class View(Unique, ArrowView, Managed):
                  readonly: bool, device: Tuple[int, int]) -> View:
         """A view of memory of another library, which ``owner`` keeps alive."""
         self = cls.__new__(cls)
-        self.memory, self._owner, self._loan, self._lent, self._counted = None, owner, object(), False, False
+        self.memory, self._owner, self._loan, self._lent, self._counted, self._exchange = None, owner, object(), False, False, []
         self.address, self.shape, self.strides = address, shape, strides
         self.typestr, self.itemsize, self._descr = typestr, itemsize, None
         self.nbytes = itemsize
@@ -707,7 +707,7 @@ class View(Unique, ArrowView, Managed):
     def _part(self, cls: Type[View], address: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> View:
         """A view of some of the elements."""
         part = cls.__new__(cls)
-        part.memory, part._owner, part._loan, part._lent, part._counted = None, self, object(), False, False
+        part.memory, part._owner, part._loan, part._lent, part._counted, part._exchange = None, self, object(), False, False, []
         part.address, part.shape, part.strides = address, shape, strides
         part.typestr, part.itemsize, part._descr = self.typestr, self.itemsize, self._descr
         part.nbytes = part.itemsize

@@ -15,7 +15,7 @@ from gpumem.adapters import _plug_in
 from .support import Case, needs_numpy, numpy, on_cuda, on_host, python
 
 try:
-    _plug_in.path(*_plug_in.FUNCTIONS)
+    _plug_in.path(*_plug_in.PYTHON)
     BUILT = True
 except errors.LibraryNotFound:
     BUILT = False
@@ -60,7 +60,7 @@ def exported(table, view):
     return managed
 
 
-def adopted(table, address):
+def wrapped(table, address):
     """The view that the table makes of a tensor."""
     found = c_void_p()
     table.import_(address, byref(found))
@@ -81,8 +81,8 @@ class ExchangeTest(Case):
     def export(self, view):
         return exported(self.table, view)
 
-    def adopt(self, address):
-        return adopted(self.table, address)
+    def wrap(self, address):
+        return wrapped(self.table, address)
 
     def asked(self, view):
         """How often functions of Python are asked while a view is borrowed."""
@@ -144,7 +144,7 @@ class ExchangeTest(Case):
                 self.assertIsNone(tensor.data)
                 managed = self.export(read_only)
                 self.assertEqual(managed.contents.flags, _dlpack.READ_ONLY)
-                self.assertTrue(self.adopt(managed).readonly)
+                self.assertTrue(self.wrap(managed).readonly)
             del read_only
 
     @on_host
@@ -158,7 +158,7 @@ class ExchangeTest(Case):
             del view
 
     def test_what_is_no_view(self):
-        for wrong in (7, None, self.device, "view"):
+        for wrong in (7, None, self.device, "view", mock.Mock()):  # the last one has every attribute
             for act in (self.export, self.borrow):
                 with self.assertRaisesRegex(TypeError, "is no gpumem.View"):
                     act(wrong)
@@ -190,9 +190,38 @@ class ExchangeTest(Case):
             with self.assertRaises(gpumem.StaleHandle):
                 act(view)
 
+    def test_a_view_is_described_while_it_is_freed(self):
+        view, checked, freeing, described = self.pinned(8).view(), threading.Event(), threading.Event(), threading.Event()
+        device, borrowed_before, found = view.dlpack_device, gpumem.View._borrowed, []
+
+        def ask(lent):
+            checked.set()
+            freeing.wait(60)
+            return device
+
+        def look(lent):  # in the middle of free(), which finds the loan then
+            freeing.set()
+            described.wait(60)
+            return borrowed_before(lent)
+
+        def export():
+            found.append(self.export(view))
+            described.set()
+        with mock.patch.object(gpumem.View, "__dlpack_device__", ask), mock.patch.object(gpumem.View, "_borrowed", look):
+            thread = threading.Thread(target=export)
+            thread.start()
+            checked.wait(60)
+            with self.assertRaises(BufferError):
+                view.free()
+            thread.join()
+        release(found.pop())
+        view.free()
+        with self.assertRaises(gpumem.StaleHandle):
+            self.export(view)
+
     def test_import(self):
         memory = self.pinned(64)
-        view = self.adopt(self.export(memory.view("f4", (4, 4), order="F")))
+        view = self.wrap(self.export(memory.view("f4", (4, 4), order="F")))
         self.assertEqual((view.shape, view.strides, view.typestr, view.address), ((4, 4), (4, 16), "<f4", memory.host_pointer))
         part = view[1:]
         del view
@@ -209,9 +238,9 @@ class ExchangeTest(Case):
             managed.tensor = _dlpack._Tensor(addressof(data), 1, 0, 1, 2, 32, wrong.get("lanes", 1), shape)
             if wrong:
                 with self.assertRaises(BufferError):
-                    self.adopt(addressof(managed))
+                    self.wrap(addressof(managed))
             else:
-                view = self.adopt(addressof(managed))
+                view = self.wrap(addressof(managed))
                 self.assertEqual(view.buffer().tolist(), list(range(8)))
                 self.assertEqual(deleted, [])
                 del view
@@ -252,10 +281,12 @@ class ExchangeTest(Case):
         memory.close()
         stream.close()
 
-    def test_without_the_plug_in(self):
+    def test_without_the_plug_in_or_with_another_version(self):
         _dlpack._start_exchange.cache_clear()
         try:
             with mock.patch.object(_plug_in, "path", side_effect=errors.LibraryNotFound("there is none")):
+                self.assertFalse(hasattr(gpumem.View, "__dlpack_c_exchange_api__"))
+            with mock.patch.object(_dlpack, "_Described", _dlpack._ManagedVersioned):  # as of another version
                 self.assertFalse(hasattr(gpumem.View, "__dlpack_c_exchange_api__"))
         finally:
             self.assertTrue(hasattr(gpumem.View, "__dlpack_c_exchange_api__"))

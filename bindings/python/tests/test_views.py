@@ -211,7 +211,7 @@ class BufferTest(Case):
         def hand_over(view):
             table = test_exchange.table_of(gpumem.View)
             try:
-                lent.append(test_exchange.adopted(table, test_exchange.exported(table, view)))
+                lent.append(test_exchange.wrapped(table, test_exchange.exported(table, view)))
             except gpumem.StaleHandle:
                 pass
 
@@ -233,6 +233,21 @@ class BufferTest(Case):
         for view in self.at_each_line(borrow, free) if test_exchange.BUILT else ():
             self.assertFalse(lent and view.memory.closed)
             lent.clear()
+
+    @unittest.skipUnless(test_exchange.BUILT, "libgpumem-python.so was not built")
+    def test_two_threads_export_a_view(self):
+        found = []
+
+        def export(view):
+            found.append(test_exchange.exported(test_exchange.table_of(gpumem.View), view))
+        for view in self.at_each_line(export, export):
+            kept = {ctypes.addressof(numbers) for *_, tensor in view._exchange for numbers in tensor[-2:]}
+            for managed in found:
+                tensor = managed.contents.tensor
+                self.assertLessEqual({ctypes.addressof(tensor.shape.contents), ctypes.addressof(tensor.strides.contents)}, kept)
+                test_exchange.release(managed)
+            del managed, tensor
+            found.clear()
 
     def test_what_was_lent_leaves_nothing(self):
         with self.pinned() as memory:

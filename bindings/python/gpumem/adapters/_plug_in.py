@@ -12,8 +12,8 @@ from .. import _library
 from ..errors import LibraryNotFound
 
 
-# The functions of C that other packages of Python call: what path() takes.
-FUNCTIONS = "libgpumem-python.so", "GPUMEM_PYTHON_LIBRARY"
+# What path() takes for the functions of C that other packages of Python call.
+PYTHON = "libgpumem-python.so", "GPUMEM_PYTHON_LIBRARY"
 
 
 class _Where(ctypes.Structure):

@@ -100,7 +100,7 @@ _FREE = ctypes.CFUNCTYPE(None, c_void_p, c_int, ctypes.py_object)
 def _functions() -> Any:
     """The plug-in, and what a CFunctionAllocator calls; None if there is no plug-in."""
     try:
-        file = _plug_in.path(*_plug_in.FUNCTIONS)
+        file = _plug_in.path(*_plug_in.PYTHON)
     except gpumem.errors.LibraryNotFound:
         return None
     library = _plug_in.load(file)
