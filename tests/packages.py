@@ -486,7 +486,7 @@ print("good", flush=True)
 
 
 def upgrade(tap, kind, root, folder):
-    """An older version is replaced while a program uses it, comes back, and goes."""
+    """An older version is replaced while a program uses it, comes back, and goes. Returns whether the root is as before."""
     files = {name: path for name, path in kind.packages().items()
              if name in ("libgpumem0", "libgpumem-dev", "gpumem-tools", "gpumem-libs", "gpumem-devel", "gpumem", "python3-gpumem")}
     old, before = [], snapshot(root)
@@ -523,7 +523,8 @@ def upgrade(tap, kind, root, folder):
     for name, steps in (("there are older packages", made), ("an older version is replaced while a program uses it", replaced),
                         ("an older version replaces a newer one", back), ("the older version is removed without a trace", removed)):
         if not attempt(tap, f"{kind.name}: {name}", steps):
-            return
+            return False
+    return True
 
 
 def half_installed(tap, kind, root):
@@ -583,7 +584,8 @@ def main():
                     cycle(tap, kind, root, source)
                     folder = Path(temporary) / kind.name
                     folder.mkdir()
-                    upgrade(tap, kind, root, folder)
+                    if not upgrade(tap, kind, root, folder):
+                        break  # what is left would fail the rest
                     if kind.name == "deb":
                         half_installed(tap, kind, root)
     tap.finish()

@@ -57,8 +57,9 @@ struct Described {
 
 // Objects of Python, for as long as the interpreter lives.
 struct Objects {
-  void*
-      describe;  // function: appends what the tuple of known() is to the list of a view that may be used now
+  // function: the address of the Described of a view that may be used now, which is kept in the list that
+  // known() reads
+  void* describe;
   void* wrap;  // function: a View of the ManagedTensor at an address, and the list that says that it is taken
   void* exchange;  // the names of attributes of a view
   void* counted;
@@ -67,18 +68,20 @@ struct Objects {
 };
 
 Objects objects;
-std::atomic<bool> ended{false};
+// Odd while an interpreter has the functions, and another number for each.
+std::atomic<uint64_t> life{0};
 
 // A tensor that was exported, and what of Python it keeps.
 struct Exported {
   ManagedTensor managed;
   void* view;
   void* loan;
+  uint64_t life;
 };
 
 void release(ManagedTensor* managed) {
   auto* const exported = static_cast<Exported*>(managed->manager);
-  if (!ended.load(std::memory_order_acquire)) {  // after that, the objects are gone
+  if (exported->life == life.load(std::memory_order_acquire)) {  // otherwise the objects are gone
     const int state = PyGILState_Ensure();
     Py_DecRef(exported->loan);
     Py_DecRef(exported->view);
@@ -139,7 +142,10 @@ int export_managed(void* view, ManagedTensor** out) {
   const Described* const found = lend(view, &loan);
   if (found == nullptr) return -1;
   auto* const exported =
-      new (std::nothrow) Exported{{kVersion, nullptr, release, found->flags, found->tensor}, view, loan};
+      new (std::nothrow) Exported{{kVersion, nullptr, release, found->flags, found->tensor},
+                                  view,
+                                  loan,
+                                  life.load(std::memory_order_relaxed)};
   if (exported == nullptr) {
     Py_DecRef(loan);
     PyErr_NoMemory();
@@ -208,15 +214,17 @@ constexpr ExchangeApi kApi{kVersion,       nullptr,         allocate,           
 EXPORT const void* gpumem_dlpack_start(size_t size, void* describe, void* wrap, void* exchange, void* counted,
                                        void* loan, void* generation) {
   const Objects wanted{describe, wrap, exchange, counted, loan, generation};
-  const bool taken = objects.describe != nullptr && !ended.load(std::memory_order_acquire);
+  const bool taken = life.load(std::memory_order_acquire) % 2 == 1;
   if (PyObject_GetAttr == nullptr || size != sizeof(Described) || (taken && objects.describe != describe))
     return nullptr;
   objects = wanted;
   for (void* const object : {describe, wrap, exchange, counted, loan, generation})
     Py_IncRef(object);
-  ended.store(false, std::memory_order_release);
+  if (!taken) life.fetch_add(1, std::memory_order_release);
   return &kApi;
 }
 
 /** From here on tensors are released without the interpreter, which is about to end. */
-EXPORT void gpumem_dlpack_end() { ended.store(true, std::memory_order_release); }
+EXPORT void gpumem_dlpack_end() {
+  if (life.load(std::memory_order_acquire) % 2 == 1) life.fetch_add(1, std::memory_order_release);
+}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs the commands that the README and the guide show, in a copy of the sources. Usage: commands.py SOURCE_ROOT
 
-A block that is neither in GROUPS nor in NOT_RUN is a failure, so that each new one is decided on. The compilers are the system's.
+A block that begins like none in GROUPS or NOT_RUN is a failure. The compilers are the system's.
 """
 
 import os

@@ -76,8 +76,9 @@ for _lasting in (_deleter, _exported):
 @atexit.register
 def _at_exit(exported: Any = _exported) -> None:
     """Removes the deleters: consumers that outlive the interpreter must not call into it."""
-    for end in _ends:
+    for end in filter(None, _ends):
         end()
+    _ends.append(None)
     for managed, *_ in list(exported.values()):
         managed.deleter = None
 
@@ -141,20 +142,22 @@ def _give_back(capsule: Any, address: int) -> None:
 _ALONE = _references((object(), _give_back))
 
 
-# The functions of C that end with the interpreter, once they were started.
-_ends: List[Callable[[], None]] = []
+# The functions of C that end with the interpreter, once they were started; None, once it ends.
+_ends: List[Any] = []
 
 
 @functools.lru_cache(maxsize=None)
 def _start_exchange() -> Any:
     """The capsule with the table of functions; raises LibraryNotFound without the plug-in."""
     from .adapters import _plug_in
+    if None in _ends:
+        raise LibraryNotFound("the interpreter ends, and nothing is exported any more")
     file = _plug_in.path(*_plug_in.PYTHON)
     library = _plug_in.load(file)
     start = PYFUNCTYPE(c_void_p, ctypes.c_size_t, *[py_object] * 6)(("gpumem_dlpack_start", library))
     table = start(ctypes.sizeof(_Described), _describe, _wrap, "_exchange", "_counted", "_loan", _memory.generation)
     if not table:
-        raise LibraryNotFound(f"{file} is of another version, or another interpreter of this process uses it")
+        raise LibraryNotFound(f"{file} is of another version, or used by another interpreter or import of gpumem in this process")
     end = library.gpumem_dlpack_end
     end.argtypes, end.restype = [], None
     _ends.append(end)

@@ -328,6 +328,15 @@ release(managed)
 """)
         self.assertEqual((status, out, err), (0, "0\n", ""))
 
+    def test_an_interpreter_that_ends_starts_nothing(self):
+        # This handler was registered first, and runs last.
+        status, out, err = python("""
+import atexit
+atexit.register(lambda: print(hasattr(gpumem.View, "__dlpack_c_exchange_api__")))
+import gpumem
+""")
+        self.assertEqual((status, out, err), (0, "False\n", ""))
+
     def test_a_consumer_outlives_the_interpreter(self):
         """It releases the tensor when the process ends."""
         status, out, err = python(self.HEAD + """

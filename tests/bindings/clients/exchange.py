@@ -73,6 +73,8 @@ def main():
         run(f"gpumem to gpumem, {memory.kind} memory", lambda memory=memory: same(memory))
 
     theirs = None
+    if sys.argv[1:] not in ([], ["torch"]):
+        sys.exit(__doc__)
     if sys.argv[1:] == ["torch"]:
         import torch
         theirs = table_of(torch.Tensor)
