@@ -44,6 +44,9 @@ def table_of(cls):
 
 
 def main():
+    with_torch = sys.argv[1:] == ["torch"]
+    if sys.argv[1:] and not with_torch:
+        sys.exit(__doc__)
     tap = Tap()
 
     def run(name, function):
@@ -73,9 +76,7 @@ def main():
         run(f"gpumem to gpumem, {memory.kind} memory", lambda memory=memory: same(memory))
 
     theirs = None
-    if sys.argv[1:] not in ([], ["torch"]):
-        sys.exit(__doc__)
-    if sys.argv[1:] == ["torch"]:
+    if with_torch:
         import torch
         theirs = table_of(torch.Tensor)
 
