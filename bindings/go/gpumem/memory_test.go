@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -566,8 +567,10 @@ func TestAddressesByNumber(t *testing.T) {
 func TestStatsAndReport(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
-	for n := 0; n < 40; n++ { // More than the report's first buffer can hold.
-		_, err := d.NewMemory(MemoryOptions{Kind: KindPinned, Size: 16, Name: strings.Repeat("name", 12)})
+	var kept [40]*Memory // More than the report's first buffer can hold.
+	for n := range kept {
+		var err error
+		kept[n], err = d.NewMemory(MemoryOptions{Kind: KindPinned, Size: 16, Name: strings.Repeat("name", 12)})
 		must(t, err)
 	}
 	stats, err := i.Stats()
@@ -614,6 +617,7 @@ func TestStatsAndReport(t *testing.T) {
 	if destroyed != 40 {
 		t.Errorf("%d objects were destroyed", destroyed)
 	}
+	runtime.KeepAlive(kept) // or the collector would free some before they are counted
 	expect(t, i.ResetPeaks(), ErrClosed)
 }
 
