@@ -11,8 +11,9 @@ from pathlib import Path
 # What each manylinux has (PEP 600), and what the wheel itself brings.
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
           "libstdc++.so.6", "libgcc_s.so.1"}
-# The C++ runtime of manylinux_2_34. Older ones were not needed yet.
-RUNTIME, RUNTIME_GLIBC = {"GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)}, (2, 34)
+# The C++ runtimes of manylinux: glibc, and the newest versions of their symbols.
+RUNTIMES = [((2, 28), {"GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}),
+            ((2, 34), {"GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)})]
 MACHINES = {"Advanced Micro Devices X86-64": "x86_64", "AArch64": "aarch64"}
 
 
@@ -48,8 +49,10 @@ def main():
             number = tuple(map(int, number.split("."))) if number else ()
             if name == "GLIBC":
                 glibc = max(glibc, number[:2])
-            elif () < number <= RUNTIME.get(name, ()):
-                glibc = max(glibc, RUNTIME_GLIBC)
+                continue
+            having = [oldest for oldest, newest in RUNTIMES if () < number <= newest.get(name, ())]
+            if having:
+                glibc = max(glibc, having[0])
             else:
                 sys.exit(f"{path} needs {version}, which manylinux_2_34 lacks: build with -Dstatic_runtime=true or an older compiler")
     if len(machines) != 1:

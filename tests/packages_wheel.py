@@ -10,8 +10,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from arm64 import EMULATOR
 from packages import attempt, make, missing_packages, ordinary_user, run, works
+from packages_nuget import has_cross_compiler, on_arm64
 
+# What the library in a wheel may need. Before glibc 2.34 some of that of C was in files of their own.
+OF_C = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 PYTHON = "/usr/bin/python3"  # packaging/build takes that of the system too
 LIBRARIES = ["gpumem/libgpumem.so.0", *(f"gpumem/adapters/libgpumem-{name}.so" for name in ("python", "tms", "torch"))]
 
@@ -38,19 +42,38 @@ def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def tag_is_true(source, wheel, unpacked):
+EXPORTS = {"python": r"gpumem_(cupy|dlpack)_\w+", "tms": r"(gpumem_)?tms_\w+|cuda(Malloc|Free)|set_memory_margin_bytes",
+           "torch": r"gpumem_torch_\w+"}
+
+
+def plug_ins(unpacked):
+    """They show nothing but their own functions, and only that for PyTorch, to which it hands types of C++, may need the system's
+    C++ runtime."""
+    problems = []
+    for name, expected in EXPORTS.items():
+        path = unpacked / f"gpumem/adapters/libgpumem-{name}.so"
+        shown = {line.split()[-1] for line in run("nm", "--dynamic", "--defined-only", path).splitlines()}
+        problems += [f"{path.name} shows {symbol}" for symbol in sorted(shown) if not re.fullmatch(expected, symbol)]
+        problems += [] if shown else [f"{path.name} shows nothing"]
+        runtime = {"libstdc++.so.6", "libgcc_s.so.1"} & {*re.findall(r"NEEDED\).*\[(\S+)\]", run("readelf", "--dynamic", path))}
+        if name == "torch" and len(runtime) != 2:
+            problems.append(f"{path.name} brings another C++ runtime than PyTorch has")
+    return problems
+
+
+def tag_is_true(source, wheel, unpacked, machine="x86_64"):
     """The name promises no older system than one that has what the libraries need."""
-    promised = re.fullmatch(r"gpumem-[0-9.]+-py3-none-manylinux_2_(\d+)_x86_64\.whl", wheel.name)
+    promised = re.fullmatch(rf"gpumem-[0-9.]+-py3-none-manylinux_2_(\d+)_{machine}\.whl", wheel.name)
     if not promised:
         return [f"the name is {wheel.name}"]
     problems = [f"no {name}" for name in LIBRARIES if not (unpacked / name).is_file()]
     for name in LIBRARIES:
-        symbols = run("objdump", "--dynamic-syms", unpacked / name)
-        needed = {int(minor) for minor in re.findall(r"\(?GLIBC_2\.(\d+)", symbols)}
+        symbols = run("readelf", "--wide", "--dyn-syms", unpacked / name)
+        needed = {int(minor) for minor in re.findall(r"@GLIBC_2\.(\d+)", symbols)}
         problems += [f"{name} needs glibc 2.{minor}" for minor in sorted(needed) if minor > int(promised[1])]
         # A small plug-in needs the library alone.
         if not needed and (name == LIBRARIES[0] or "gpumem_pool_alloc_native" not in symbols):
-            problems.append(f"{name} needs no glibc, says objdump")
+            problems.append(f"{name} needs no glibc, says readelf")
     description = (unpacked / f"gpumem-{wheel.name.split('-')[1]}.dist-info" / "WHEEL").read_text(encoding="utf-8")
     metadata = (unpacked / f"gpumem-{wheel.name.split('-')[1]}.dist-info" / "METADATA").read_text(encoding="utf-8")
     problems += [f"METADATA lacks {line}" for line in ("Author: The gpumem authors", "License: Apache-2.0 WITH LLVM-exception")
@@ -59,12 +82,12 @@ def tag_is_true(source, wheel, unpacked):
     problems += [f"WHEEL lacks {line}" for line in sorted(expected - {*description.splitlines()})]
     # The C++ runtime is inside, and none of it is seen from outside.
     library = unpacked / LIBRARIES[0]
-    needed = {*re.findall(r"NEEDED +(\S+)", run("objdump", "--private-headers", library))}
-    problems += [f"the library needs {name}" for name in sorted(needed - {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"})]
+    needed = {*re.findall(r"NEEDED\).*\[(\S+)\]", run("readelf", "--dynamic", library))}
+    problems += [f"the library needs {name}" for name in sorted(needed - OF_C)]
     listed = {*re.findall(r"^ +(gpumem_\w+);", (source / "capi" / "gpumem.map").read_text(encoding="utf-8"), re.MULTILINE)}
     shown = {line.split()[-1].split("@")[0] for line in run("nm", "--dynamic", "--defined-only", library).splitlines()}
     shown = {name for name in shown if not name.startswith("GPUMEM_")}
-    return problems + [f"the exported functions differ: {sorted(listed ^ shown)[:9]}"] * (listed != shown)
+    return problems + plug_ins(unpacked) + [f"the exported functions differ: {sorted(listed ^ shown)[:9]}"] * (listed != shown)
 
 
 def refused(source, folder):
@@ -95,18 +118,18 @@ def names_what_is_missing(source, folder):
     return [] if good else [f"exit status {status}", output]
 
 
-def use(tap, source, wheel, folder):
+def use(tap, source, wheel, folder, kind="wheel"):
     """Installs the wheel in an environment of its own, uses it there and removes it."""
     home = folder / "with space und Ümlaut"
     status, output = said(PYTHON, "-m", "venv", home)
     if status:
-        tap.skip("wheel: installed and used", "no environment can be made without python3-venv: " + output.strip().split("\n")[-1])
+        tap.skip(f"{kind}: installed and used", "no environment can be made without python3-venv: " + output.strip().split("\n")[-1])
         return
     python = home / "bin" / "python3"
     (site,) = home.glob("lib/python3*/site-packages")
     run(python, "-m", "pip", "--version", env=environment())
     before = files(home)
-    if not attempt(tap, "wheel: installed without the network",
+    if not attempt(tap, f"{kind}: installed without the network",
                    lambda: run(*offline(), python, "-m", "pip", "install", "--no-index", wheel, env=environment()) and None):
         return
     program = folder / "basic.py"
@@ -120,7 +143,7 @@ def use(tap, source, wheel, folder):
 
     def check(name, wanted, *command, **variables):
         status, output = said(python, "-W", "error", *command, **variables)
-        tap.check(f"wheel: {name}", [] if status == 0 and output == wanted else [f"exit status {status}", output])
+        tap.check(f"{kind}: {name}", [] if status == 0 and output == wanted else [f"exit status {status}", output])
 
     check("a program runs, without numpy", f"False\n{expected}", "-c", "import importlib.util, runpy, sys\n"
           f"print(importlib.util.find_spec('numpy') is not None)\nrunpy.run_path({str(program)!r})")
@@ -135,8 +158,8 @@ def use(tap, source, wheel, folder):
     check("the plug-ins come with it, and can be loaded", "".join(f"{site / name}\n" for name in LIBRARIES[1:]),
           "-c", "from gpumem.adapters import _plug_in\nfor name in ('python', 'tms', 'torch'):\n"
           "  path = _plug_in.path(f'libgpumem-{name}.so', 'NOT_SET')\n  _plug_in.load(path)\n  print(path)")
-    if attempt(tap, "wheel: removed", lambda: run(python, "-m", "pip", "uninstall", "--yes", "gpumem", env=environment()) and None):
-        tap.check("wheel: removed without a trace", sorted(files(home) ^ before))
+    if attempt(tap, f"{kind}: removed", lambda: run(python, "-m", "pip", "uninstall", "--yes", "gpumem", env=environment()) and None):
+        tap.check(f"{kind}: removed without a trace", sorted(files(home) ^ before))
 
 
 def source_distribution(source, path, folder):
@@ -157,6 +180,33 @@ def source_distribution(source, path, folder):
     with zipfile.ZipFile(wheel) as archive:
         problems += [f"the wheel has {name}" for name in archive.namelist() if ".so" in name]
     return problems
+
+
+def by_zig(tap, source, folder, new):
+    """The wheels for an older glibc than that of this system."""
+    kind = "wheel for glibc 2.28"
+    found = subprocess.run(["bash", "-c", 'source "$0" && fetch_zig', source / "packaging" / "dependencies"], text=True,
+                           capture_output=True, check=False)
+    if found.returncode:
+        tap.skip(kind, found.stderr.strip())
+        return
+    if not make(tap, "wheel", source, folder, f"{kind}: built by an ordinary user, without the network", "--net",
+                GPUMEM_ZIG=found.stdout.strip()):
+        return
+    made = {path.name.split("_2_28_")[-1].removesuffix(".whl"): path for path in (folder / "packages" / "wheel").glob("*.whl")}
+    tap.check(f"{kind}: there is one for each machine", sorted(made.keys() ^ {"x86_64", *(["aarch64"] if has_cross_compiler() else [])}))
+    for machine, wheel in sorted(made.items()):
+        unpacked = new(machine)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(unpacked)
+        attempt(tap, f"{kind}: that for {machine} needs what its name promises", lambda: tag_is_true(source, wheel, unpacked, machine))
+        if machine == "x86_64":
+            use(tap, source, wheel, new("use-2.28"), kind)
+        elif not shutil.which(EMULATOR[0]):
+            tap.skip(f"{kind}: a C program for {machine} runs with its library", "not installed: qemu-user")
+        else:
+            attempt(tap, f"{kind}: a C program for {machine} runs with its library",
+                    lambda: on_arm64(source, unpacked / LIBRARIES[0], new("programs") / "arm64"))
 
 
 def cases(tap, source, folder):
@@ -196,3 +246,4 @@ def cases(tap, source, folder):
         use(tap, source, wheel, new("use"))
         attempt(tap, "wheel: the source distribution makes one without the network",
                 lambda: source_distribution(source, distribution, new("sdist")))
+        by_zig(tap, source, folder, new)

@@ -4,6 +4,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/errno_texts.h"
 #include "base/result.h"
 
 namespace gpumem {
@@ -21,12 +22,11 @@ inline constexpr const char* kThreadRemedy =
                       "out of memory for the library's own records; free some memory");
   } catch (const std::system_error& problem) {
     const int code = problem.code().value();
-    const char* const name = strerrorname_np(code);
     const bool lacks = code == EAGAIN;
     return make_error(lacks ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY : GPUMEM_ERROR_INTERNAL,
                       "the system did not provide a thread or lock: %s%s%s", problem.what(),
                       lacks ? "; " : "", lacks ? kThreadRemedy : "")
-        .from_native(GPUMEM_NATIVE_ERRNO, code, name != nullptr ? name : "", "pthread_create");
+        .from_native(GPUMEM_NATIVE_ERRNO, code, errno_name(code), "pthread_create");
   } catch (...) {
     return make_error(GPUMEM_ERROR_INTERNAL, "unexpected exception in the library; please report it");
   }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cinttypes>
@@ -23,6 +24,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "base/errno_texts.h"
 #include "platform/descriptor.h"
 #include "platform/file.h"
 #include "platform/text_file.h"
@@ -147,10 +149,9 @@ int advise(void* address, uint64_t size, int advice) {
 }
 
 Error system_error(Status status, int error_number, const char* entry_point, const char* what) {
-  const char* const name = strerrorname_np(error_number);
-  const char* const text = strerrordesc_np(error_number);
-  return make_error(status, "%s: %s", what, text == nullptr ? "unknown error" : text)
-      .from_native(GPUMEM_NATIVE_ERRNO, error_number, name == nullptr ? "" : name, entry_point);
+  std::array<char, 128> buffer;
+  return make_error(status, "%s: %s", what, errno_text(error_number, buffer))
+      .from_native(GPUMEM_NATIVE_ERRNO, error_number, errno_name(error_number), entry_point);
 }
 
 namespace {

@@ -43,7 +43,7 @@ NOT_RUN = {
         "cc first.c $(", "cc program.c $(", "cc -I adapters/ffmpeg program.c "],
     "consumers.py runs packaging/quickstart": ["packaging/quickstart", "build/quickstart/bindings/cli/gpumem info\n"],
     "the tests of packages run it": [
-        "packaging/build deb ", "packaging/build wheel\n", "packaging/release ", "python3 -m venv ", "mkdir -p ../crates\n",
+        "packaging/build deb ", "packaging/build wheel\n", "source packaging/dependencies\n", "packaging/release ", "python3 -m venv ", "mkdir -p ../crates\n",
         "go get github.com/gpumem/", "export GOPROXY=file://", "GO111MODULE=off GOPATH=/usr/share/gocode ", "set -eu\ncc program.c ",
         "dotnet add package GpuMem ", "dotnet pack src/GpuMem.csproj "],
     "the tests of bindings run it": [

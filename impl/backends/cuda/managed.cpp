@@ -9,6 +9,7 @@
 
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
+#include "platform/fork.h"
 #include "platform/pages.h"
 #include "platform/thread_record.h"
 
@@ -19,7 +20,7 @@ constexpr uint64_t kManagedSlackMax = uint64_t{2} << 20;
 
 // Shared by hints, held alone by a query of several attributes: the driver reads them one by one (measured),
 // and they are to be of one moment (MAN-28).
-constinit std::shared_mutex hints;
+constinit platform::PerProcess<std::shared_mutex> hints;
 
 class ManagedMemory final : public Memory {
  public:
@@ -174,7 +175,7 @@ Result<bool> Managed::advise(const backend::Span& span, uint64_t size, gpumem_ad
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Outcome outcome = [&] {
-    const std::shared_lock lock(hints);
+    const std::shared_lock lock(hints.get());
     return cu.version >= kTakesLocations
                ? cu.MemAdvise(address, size, advice_of(advice), location_of(device_, location))
                : cu.MemAdviseDevice(address, size, advice_of(advice), device_of(device_, location));
@@ -192,7 +193,7 @@ Result<void> Managed::prefetch(backend::Stream& stream, const backend::ManagedRa
   const CUdeviceptr address = address_of(range.span.address);
   const CUstream native = native_of(stream);
   const auto call = [&] {
-    const std::shared_lock lock(hints);
+    const std::shared_lock lock(hints.get());
     return cu.version >= kTakesLocations
                ? cu.MemPrefetchAsync(address, range.size, location_of(device_, range.location), 0, native)
                : cu.MemPrefetchDeviceAsync(address, range.size, device_of(device_, range.location), native);
@@ -214,7 +215,7 @@ Result<void> Managed::prefetch_batch(backend::Stream& stream, std::span<const ba
   return device_.check_enqueued(
       enqueue(stream,
               [&] {
-                const std::shared_lock lock(hints);
+                const std::shared_lock lock(hints.get());
                 return cu.MemPrefetchBatchAsync(
                     arrays.pointers.data(), arrays.sizes.data(), arrays.sizes.size(), arrays.locations.data(),
                     arrays.indices.data(), arrays.locations.size(), 0, native_of(stream));
@@ -239,7 +240,7 @@ Result<void> Managed::discard_and_prefetch_batch(backend::Stream& stream,
   return device_.check_enqueued(
       enqueue(stream,
               [&] {
-                const std::shared_lock lock(hints);
+                const std::shared_lock lock(hints.get());
                 return device_.cu().MemDiscardAndPrefetchBatchAsync(
                     arrays.pointers.data(), arrays.sizes.data(), arrays.sizes.size(), arrays.locations.data(),
                     arrays.indices.data(), arrays.locations.size(), 0, native_of(stream));
@@ -300,7 +301,7 @@ Result<backend::ManagedFacts> Managed::facts(const backend::Span& span, uint64_t
   {
     RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered());
-    const std::unique_lock lock(hints);
+    const std::unique_lock lock(hints.get());
     GPUMEM_TRY(device_.check(
         cu.MemRangeGetAttributes(values, sizes, attributes, count, address_of(span.address), size),
         Place::kHost, "cannot query the driver about %llu bytes at %p", static_cast<unsigned long long>(size),

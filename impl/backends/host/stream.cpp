@@ -28,9 +28,11 @@ bool holds(T word, T value, gpumem_wait_condition condition) {
   }
 }
 
+// Not std::atomic_ref, which libc++ has since version 19 only.
 template <class T>
-std::atomic_ref<T> word_at(const Rectangle& word) {
-  return std::atomic_ref<T>(*reinterpret_cast<T*>(word.bytes.first));
+std::atomic<T>& word_at(const Rectangle& word) {
+  static_assert(sizeof(std::atomic<T>) == sizeof(T) && std::atomic<T>::is_always_lock_free);
+  return *reinterpret_cast<std::atomic<T>*>(word.bytes.first);
 }
 
 Rows rows_of(const Rectangle& rectangle) {

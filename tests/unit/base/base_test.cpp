@@ -2,12 +2,15 @@
 // The helpers of impl/base.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 
 #include "base/arithmetic.h"
 #include "base/caught.h"
 #include "base/cleanup.h"
+#include "base/errno_texts.h"
 #include "base/result.h"
 #include "base/text.h"
 
@@ -89,6 +92,18 @@ TEST(Caught, WithoutAThreadItNamesTheLimits) {
   const Error other = caught(EPERM);
   EXPECT_EQ(other.status, GPUMEM_ERROR_INTERNAL);
   EXPECT_EQ(std::strstr(other.message, "limit"), nullptr) << other.message;
+}
+
+TEST(Errno, HasNamesAndTextsAlsoWithAnOlderSystem) {
+  constexpr int kNone = 100000;
+  std::array<char, 128> buffer{};
+  EXPECT_STREQ(errno_name(EPERM), "EPERM");
+  EXPECT_STREQ(errno_name(kNone), "");
+  EXPECT_STREQ(errno_text(EPERM, buffer), "Operation not permitted");
+  EXPECT_STREQ(errno_text(kNone, buffer), "unknown error");
+  EXPECT_STREQ(errno_name(EPERM, nullptr), "");
+  EXPECT_STREQ(errno_text(EPERM, buffer, nullptr), std::strerror(EPERM));
+  EXPECT_STREQ(errno_text(kNone, buffer, nullptr), std::strerror(kNone));
 }
 
 TEST(Text, WholeCharacters) {
