@@ -190,6 +190,9 @@ def by_zig(tap, source, folder, new):
     if found.returncode:
         tap.skip(kind, found.stderr.strip())
         return
+    status, output = said(source / "packaging" / "build", "wheel", GPUMEM_ZIG=str(source), GPUMEM_BUILD_DIR=str(folder))
+    tap.check(f"{kind}: a folder without Zig is refused", [] if (status, output) == (
+        1, f"packaging/build: GPUMEM_ZIG is {source}, but there is no program zig in it\n") else [f"exit status {status}", output])
     if not make(tap, "wheel", source, folder, f"{kind}: built by an ordinary user, without the network", "--net",
                 GPUMEM_ZIG=found.stdout.strip()):
         return
