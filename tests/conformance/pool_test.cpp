@@ -942,6 +942,70 @@ TEST(Pool, str_15_what_lives_is_never_less_than_nothing) {
   EXPECT_EQ(info_of(pool).live_count, 0U);
 }
 
+TEST(Pool, pool_23_blocks_count_when_they_are_cut) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), kind);
+    const auto in_class = [&](uint64_t size) {
+      gpumem_pool_class_info one = GPUMEM_POOL_CLASS_INFO_INIT;
+      for (uint32_t i = 0; one.block_size < size; ++i) {
+        one = GPUMEM_POOL_CLASS_INFO_INIT;
+        if (gpumem_pool_get_class_info(pool, i, &one, why()) != GPUMEM_SUCCESS) break;
+      }
+      EXPECT_EQ(one.block_size, size);
+      return one;
+    };
+    EXPECT_EQ(info_of(pool).cut_count, 0U);
+    give(pool, take(pool, 4 * kKiB));
+    const uint64_t chunk = in_class(4 * kKiB).cut_count;
+    EXPECT_GT(chunk, 1U);
+    EXPECT_EQ(in_class(4 * kKiB).block_count, chunk);
+    EXPECT_EQ(info_of(pool).cut_count, chunk);
+    for (int round = 0; round < 20; ++round)
+      give(pool, take(pool, 4 * kKiB));
+    EXPECT_EQ(in_class(4 * kKiB).cut_count, chunk);
+    EXPECT_EQ(in_class(4 * kKiB).total_count, 21U);
+    // What is cut anew counts again.
+    trim(pool);
+    EXPECT_EQ(in_class(4 * kKiB).block_count, 0U);
+    EXPECT_EQ(in_class(4 * kKiB).cut_count, chunk);
+    void* const again = take(pool, 4 * kKiB);
+    EXPECT_EQ(in_class(4 * kKiB).block_count, chunk);
+    EXPECT_EQ(in_class(4 * kKiB).cut_count, 2 * chunk);
+    give(pool, again);
+    give(pool, take(pool, kMiB));
+    const uint64_t small = 2 * chunk + in_class(kMiB).cut_count;
+    EXPECT_EQ(info_of(pool).cut_count, small);
+
+    // A larger block counts each time, unless the thread has kept it.
+    for (uint64_t times = 1; times <= 3; ++times) {
+      give(pool, take(pool, 16 * kMiB));
+      EXPECT_EQ(info_of(pool).cut_count, small + times);
+    }
+    for (int round = 0; round < 3; ++round) {
+      give(pool, take(pool, 3 * kMiB));
+      EXPECT_EQ(info_of(pool).cut_count, small + 4);
+    }
+    trim(pool);
+    // Also when the thread has ended.
+    std::thread([&] {
+      for (int round = 0; round < 3; ++round)
+        give(pool, take(pool, 3 * kMiB));
+    }).join();
+    const gpumem_pool_info info = info_of(pool);
+    EXPECT_EQ(info.cut_count, small + 5);
+    EXPECT_EQ(info.total_count, 32U);
+    uint64_t in_classes = 0;
+    for (uint32_t i = 0; i < info.class_count; ++i) {
+      gpumem_pool_class_info one = GPUMEM_POOL_CLASS_INFO_INIT;
+      ASSERT_OK(gpumem_pool_get_class_info(pool, i, &one, why()));
+      in_classes += one.cut_count;
+    }
+    EXPECT_EQ(in_classes, small);
+  }
+}
+
 TEST(Pool, com_23_a_pool_counts_the_memory_that_it_has_taken) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kKinds) {

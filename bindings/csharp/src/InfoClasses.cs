@@ -1106,6 +1106,7 @@ namespace GpuMem
       ClassCount = (int)info->class_count;
       Name = Text.Read(info->name, 64);
       LowWater = Sizes.FromNative(info->low_water);
+      CutCount = Sizes.FromNative(info->cut_count);
     }
 
     /// <summary>Ordinal of its device.</summary>
@@ -1197,6 +1198,13 @@ namespace GpuMem
     /// <summary>As it was created.</summary>
     public long LowWater { get; private set; }
 
+    /// <summary>
+    /// Blocks that it has cut since it was created: those of the size classes, and larger ones each time, unless a
+    /// thread takes one again that it kept. If <see cref="TotalCount"/> is larger, at least the difference was served
+    /// by blocks that had been allocated before.
+    /// </summary>
+    public long CutCount { get; private set; }
+
     /// <summary>All of it.</summary>
     public override string ToString()
     {
@@ -1212,7 +1220,7 @@ namespace GpuMem
           .Add(nameof(MarkCount), MarkCount).Add(nameof(GrowCount), GrowCount)
           .Add(nameof(ReleaseCount), ReleaseCount).Add(nameof(CaptureCount), CaptureCount)
           .Add(nameof(CapturedBytes), CapturedBytes).Add(nameof(ClassCount), ClassCount).Add(nameof(Name), Name)
-          .Add(nameof(LowWater), LowWater).ToString();
+          .Add(nameof(LowWater), LowWater).Add(nameof(CutCount), CutCount).ToString();
     }
   }
 
@@ -1228,6 +1236,7 @@ namespace GpuMem
       LiveCount = Sizes.FromNative(info->live_count);
       TotalCount = Sizes.FromNative(info->total_count);
       BlockCount = Sizes.FromNative(info->block_count);
+      CutCount = Sizes.FromNative(info->cut_count);
     }
 
     /// <summary>Usable bytes of each block.</summary>
@@ -1239,14 +1248,20 @@ namespace GpuMem
     /// <summary>Blocks allocated since the pool was created.</summary>
     public long TotalCount { get; private set; }
 
-    /// <summary>Blocks that the pool has cut, live or free.</summary>
+    /// <summary>Blocks that the pool has, live or free.</summary>
     public long BlockCount { get; private set; }
+
+    /// <summary>
+    /// Blocks that it has cut since it was created, mostly several at a time. If <see cref="TotalCount"/> is larger, at
+    /// least the difference was served by blocks that had been allocated before.
+    /// </summary>
+    public long CutCount { get; private set; }
 
     /// <summary>All of it.</summary>
     public override string ToString()
     {
       return new Printed(nameof(PoolClassInfo)).Add(nameof(BlockSize), BlockSize).Add(nameof(LiveCount), LiveCount)
-          .Add(nameof(TotalCount), TotalCount).Add(nameof(BlockCount), BlockCount).ToString();
+          .Add(nameof(TotalCount), TotalCount).Add(nameof(BlockCount), BlockCount).Add(nameof(CutCount), CutCount).ToString();
     }
   }
 

@@ -152,6 +152,8 @@ namespace GpuMem.Tests
       for (int i = 1; i < classes.Length; ++i) Check.That(classes[i].BlockSize > classes[i - 1].BlockSize, "order of classes");
       PoolClassInfo own = classes.Single(one => one.BlockSize == found.UsableSize);
       Check.That(own.LiveCount >= 1 && own.TotalCount >= 1 && own.BlockCount >= 1, own.ToString());
+      Check.Equal(classes.Sum(one => one.BlockCount), classes.Sum(one => one.CutCount), "blocks that were cut");
+      Check.Equal(classes.Sum(one => one.CutCount) + 1, info.CutCount, "with the large block");
       Check.Fails(Status.InvalidArgument, () => pool.GetClassInfo(info.ClassCount));
       Check.Throws<ArgumentOutOfRangeException>(() => pool.GetClassInfo(-1));
 

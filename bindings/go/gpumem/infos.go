@@ -543,6 +543,10 @@ type PoolInfo struct {
 	ClassCount       int    // Number of size classes: see [Pool.Classes].
 	Name             string // As it was created.
 	LowWater         uint64 // As it was created.
+	// Blocks that it has cut since it was created: those of the size classes, and larger ones each time, unless a thread
+	// takes one again that it kept. If TotalCount is larger, at least the difference was served by blocks that had been
+	// allocated before.
+	CutCount uint64
 }
 
 func (info *nativePoolInfo) public() PoolInfo {
@@ -574,6 +578,7 @@ func (info *nativePoolInfo) public() PoolInfo {
 		ClassCount:        int(info.classCount),
 		Name:              text(info.name[:]),
 		LowWater:          info.lowWater,
+		CutCount:          info.cutCount,
 	}
 }
 
@@ -586,7 +591,10 @@ type PoolClass struct {
 	BlockSize  uint64 // Usable bytes of each block.
 	LiveCount  uint64 // Blocks that live.
 	TotalCount uint64 // Blocks allocated since the pool was created.
-	BlockCount uint64 // Blocks that the pool has cut, live or free.
+	BlockCount uint64 // Blocks that the pool has, live or free.
+	// Blocks that it has cut since it was created, mostly several at a time. If TotalCount is larger, at least the
+	// difference was served by blocks that had been allocated before.
+	CutCount uint64
 }
 
 func (info *nativePoolClassInfo) public() PoolClass {
@@ -595,6 +603,7 @@ func (info *nativePoolClassInfo) public() PoolClass {
 		LiveCount:  info.liveCount,
 		TotalCount: info.totalCount,
 		BlockCount: info.blockCount,
+		CutCount:   info.cutCount,
 	}
 }
 

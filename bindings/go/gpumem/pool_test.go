@@ -796,15 +796,17 @@ func TestWhatAPoolKeeps(t *testing.T) {
 	}
 	classes, err := p.Classes()
 	must(t, err)
-	live := uint64(0)
+	live, cut := uint64(0), uint64(0)
 	for index, class := range classes {
 		live += class.LiveCount
-		if class.BlockSize == 0 || index > 0 && class.BlockSize <= classes[index-1].BlockSize || class.BlockCount < class.LiveCount {
+		cut += class.CutCount
+		if class.BlockSize == 0 || index > 0 && class.BlockSize <= classes[index-1].BlockSize || class.BlockCount < class.LiveCount ||
+			class.CutCount < class.BlockCount {
 			t.Errorf("class %d is %+v", index, class)
 		}
 	}
-	if live != 100 {
-		t.Errorf("in the classes %d blocks live", live)
+	if live != 100 || cut < 100 || poolInfo(t, p).CutCount != cut {
+		t.Errorf("in the classes %d blocks live, and %d were cut", live, cut)
 	}
 	for _, b := range blocks {
 		must(t, b.Free())

@@ -620,6 +620,7 @@ type nativePoolInfo struct {
 	reserved          uint32
 	name              [64]byte
 	lowWater          uint64
+	cutCount          uint64
 }
 
 type nativePoolClassInfo struct {
@@ -628,6 +629,7 @@ type nativePoolClassInfo struct {
 	liveCount  uint64
 	totalCount uint64
 	blockCount uint64
+	cutCount   uint64
 }
 
 type nativePoolBlockInfo struct {

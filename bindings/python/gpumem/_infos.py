@@ -612,6 +612,9 @@ class PoolInfo(NamedTuple):
     - ``class_count``: Number of size classes: see :meth:`Pool.classes`.
     - ``name``: As it was created.
     - ``low_water``: As it was created.
+    - ``cut_count``: Blocks that it has cut since it was created: those of the size classes, and larger ones each time,
+      unless a thread takes one again that it kept. If ``total_count`` is larger, at least the difference was served by
+      blocks that had been allocated before.
     """
 
     device_ordinal: int
@@ -641,6 +644,7 @@ class PoolInfo(NamedTuple):
     class_count: int
     name: str
     low_water: int
+    cut_count: int
 
 
 def pool_info(found: Any) -> PoolInfo:
@@ -650,7 +654,7 @@ def pool_info(found: Any) -> PoolInfo:
         found.segment_count, found.peak_live_count, found.peak_live_bytes, found.peak_reserved_bytes, found.total_count,
         found.total_bytes, found.cross_stream_count, found.wait_count, found.mark_count, found.grow_count,
         found.release_count, found.capture_count, found.captured_bytes, found.class_count, text(found.name),
-        found.low_water)
+        found.low_water, found.cut_count)
 
 
 class PoolClass(NamedTuple):
@@ -660,17 +664,20 @@ class PoolClass(NamedTuple):
     - ``block_size``: Usable bytes of each block.
     - ``live_count``: Blocks that live.
     - ``total_count``: Blocks allocated since the pool was created.
-    - ``block_count``: Blocks that the pool has cut, live or free.
+    - ``block_count``: Blocks that the pool has, live or free.
+    - ``cut_count``: Blocks that it has cut since it was created, mostly several at a time. If ``total_count`` is
+      larger, at least the difference was served by blocks that had been allocated before.
     """
 
     block_size: int
     live_count: int
     total_count: int
     block_count: int
+    cut_count: int
 
 
 def pool_class(found: Any) -> PoolClass:
-    return PoolClass(found.block_size, found.live_count, found.total_count, found.block_count)
+    return PoolClass(found.block_size, found.live_count, found.total_count, found.block_count, found.cut_count)
 
 
 class PoolAttempt(NamedTuple):

@@ -601,12 +601,13 @@ class gpumem_pool_info(Growing):
                 ("total_count", c_uint64), ("total_bytes", c_uint64), ("cross_stream_count", c_uint64),
                 ("wait_count", c_uint64), ("mark_count", c_uint64), ("grow_count", c_uint64),
                 ("release_count", c_uint64), ("capture_count", c_uint64), ("captured_bytes", c_uint64),
-                ("class_count", c_uint32), ("reserved", c_uint32), ("name", c_char * 64), ("low_water", c_uint64)]
+                ("class_count", c_uint32), ("reserved", c_uint32), ("name", c_char * 64), ("low_water", c_uint64),
+                ("cut_count", c_uint64)]
 
 
 class gpumem_pool_class_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("block_size", c_uint64), ("live_count", c_uint64),
-                ("total_count", c_uint64), ("block_count", c_uint64)]
+                ("total_count", c_uint64), ("block_count", c_uint64), ("cut_count", c_uint64)]
 
 
 class gpumem_pool_block_info(Growing):

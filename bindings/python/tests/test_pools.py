@@ -141,9 +141,12 @@ class PoolTest(Case):
             self.assertEqual(sum(one.live_count for one in classes), 100)
             sizes = [one.block_size for one in classes]
             self.assertEqual(sizes, sorted(set(sizes)))
+            cut = sum(one.cut_count for one in classes)
+            self.assertGreaterEqual(cut, 100)
             for block in blocks:
                 block.free()
             full = pool.info()
+            self.assertEqual(full.cut_count, cut)
             self.assertGreaterEqual(full.reserved_bytes, 1_000_000)
             self.assertEqual(pool.trim(), full.reserved_bytes)
             self.assertEqual(pool.info().reserved_bytes, 0)

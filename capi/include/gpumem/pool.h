@@ -589,13 +589,16 @@ typedef struct gpumem_pool_info {
   uint32_t reserved;    /**< 0. */
   char name[64];        /**< As it was created. */
   uint64_t low_water;   /**< As it was created. */
+  /** Blocks that it has cut since it was created: those of the size classes, and larger ones each time, unless a thread takes one
+   * again that it kept. If `total_count` is larger, at least the difference was served by blocks that had been allocated before. */
+  uint64_t cut_count;
 } gpumem_pool_info;
 
 /** Initial value of a gpumem_pool_info. */
 #define GPUMEM_POOL_INFO_INIT                                                                               \
   {                                                                                                         \
     sizeof(gpumem_pool_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, {0}, 0                                                                                        \
+        0, 0, {0}, 0, 0                                                                                     \
   }
 
 /** Gets information about a pool.
@@ -618,12 +621,15 @@ typedef struct gpumem_pool_class_info {
   uint64_t block_size;  /**< Usable bytes of each block. */
   uint64_t live_count;  /**< Blocks that live. */
   uint64_t total_count; /**< Blocks allocated since the pool was created. */
-  uint64_t block_count; /**< Blocks that the pool has cut, live or free. */
+  uint64_t block_count; /**< Blocks that the pool has, live or free. */
+  /** Blocks that it has cut since it was created, mostly several at a time. If `total_count` is larger, at least the difference
+   * was served by blocks that had been allocated before. */
+  uint64_t cut_count;
 } gpumem_pool_class_info;
 
 /** Initial value of a gpumem_pool_class_info. */
 #define GPUMEM_POOL_CLASS_INFO_INIT \
-  { sizeof(gpumem_pool_class_info), 0, 0, 0, 0 }
+  { sizeof(gpumem_pool_class_info), 0, 0, 0, 0, 0 }
 
 /** Gets information about a size class.
  *

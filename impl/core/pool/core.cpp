@@ -343,6 +343,7 @@ void PoolCore::sweep() {
   run->set_place(*base, block_size);
   blocks_.set(*base, size, run);
   block_counts_[index] += count;
+  cut_counts_[index] += count;
   if (for_all) {
     for (uint32_t i = count; i-- > 0;)
       run->free.push_back(i);
@@ -546,6 +547,7 @@ Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignmen
   ++large_count_;
   large_bytes_ += size;
   ++large_total_;
+  ++large_cut_;
   large_total_bytes_ += size;
   note_peaks();
   return pointer_to(*base);

@@ -351,6 +351,7 @@ class PoolCore final : public PoolCacheOwner {
   PoolCache* caches_ = nullptr;
   std::array<std::vector<PoolRun*>, PoolClasses::kCountMax> chunks_;  // with free blocks
   std::array<uint64_t, PoolClasses::kCountMax> block_counts_{};
+  std::array<uint64_t, PoolClasses::kCountMax> cut_counts_{};         // never goes down
   std::map<uint64_t, std::vector<std::shared_ptr<Order>>> recorded_;  // by block
   std::vector<Waiting> waiting_;
   PoolCaptures captures_;
@@ -364,6 +365,7 @@ class PoolCore final : public PoolCacheOwner {
   uint64_t large_bytes_ = 0;
   uint64_t large_total_ = 0;
   uint64_t large_total_bytes_ = 0;
+  uint64_t large_cut_ = 0;  // without those that a thread took from its shelf
   // Counts of ended caches, and of blocks allocated without a cache.
   std::array<uint64_t, PoolClasses::kCountMax> allocated_{};
   std::array<uint64_t, PoolClasses::kCountMax> freed_{};

@@ -110,6 +110,7 @@ gpumem_pool_info PoolCore::info() {
   info.peak_reserved_bytes = peak_reserved_;
   info.total_count = large_total_;
   info.total_bytes = large_total_bytes_;
+  info.cut_count = large_cut_;
   for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
     info.total_count += cache->large_allocated.load(std::memory_order_relaxed);
     info.total_bytes += cache->large_allocated_bytes.load(std::memory_order_relaxed);
@@ -118,6 +119,7 @@ gpumem_pool_info PoolCore::info() {
     const uint64_t count = counts_of(i).allocated;
     info.total_count += count;
     info.total_bytes += count * classes_.size_of(i);
+    info.cut_count += cut_counts_[i];
   }
   info.cross_stream_count = cross_stream_;
   info.wait_count = waits_;
@@ -143,6 +145,7 @@ Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
   info.total_count = counts.allocated;
   info.live_count = counts.live;
   info.block_count = block_counts_[index];
+  info.cut_count = cut_counts_[index];
   return info;
 }
 

@@ -1036,6 +1036,7 @@ namespace GpuMem.Interop
     public uint reserved;
     public fixed byte name[64];
     public ulong low_water;
+    public ulong cut_count;
 
     /// <summary>One that knows its size, and is 0 otherwise.</summary>
     public static gpumem_pool_info Sized()
@@ -1052,6 +1053,7 @@ namespace GpuMem.Interop
     public ulong live_count;
     public ulong total_count;
     public ulong block_count;
+    public ulong cut_count;
 
     /// <summary>One that knows its size, and is 0 otherwise.</summary>
     public static gpumem_pool_class_info Sized()

@@ -1989,6 +1989,10 @@ structs! {
         name: [c_char; 64],
         /// As it was created.
         low_water: u64,
+        /// Blocks that it has cut since it was created: those of the size classes, and larger ones
+        /// each time, unless a thread takes one again that it kept. If `total_count` is larger, at
+        /// least the difference was served by blocks that had been allocated before.
+        cut_count: u64,
     }
     /// Information about a size class: blocks of one usable size. Larger blocks than the largest
     /// class has are cut to measure.
@@ -2001,8 +2005,11 @@ structs! {
         live_count: u64,
         /// Blocks allocated since the pool was created.
         total_count: u64,
-        /// Blocks that the pool has cut, live or free.
+        /// Blocks that the pool has, live or free.
         block_count: u64,
+        /// Blocks that it has cut since it was created, mostly several at a time. If `total_count`
+        /// is larger, at least the difference was served by blocks that had been allocated before.
+        cut_count: u64,
     }
     /// Information about a block.
     growing gpumem_pool_block_info {

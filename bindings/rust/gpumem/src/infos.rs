@@ -778,6 +778,10 @@ pub struct PoolInfo {
     pub name: String,
     /// As it was created.
     pub low_water: u64,
+    /// Blocks that it has cut since it was created: those of the size classes, and larger ones each time,
+    /// unless a thread takes one again that it kept. If `total_count` is larger, at least the difference was
+    /// served by blocks that had been allocated before.
+    pub cut_count: u64,
 }
 
 impl PoolInfo {
@@ -810,6 +814,7 @@ impl PoolInfo {
             class_count: info.class_count,
             name: array_text(&info.name),
             low_water: info.low_water,
+            cut_count: info.cut_count,
         }
     }
 }
@@ -825,8 +830,11 @@ pub struct PoolClassInfo {
     pub live_count: u64,
     /// Blocks allocated since the pool was created.
     pub total_count: u64,
-    /// Blocks that the pool has cut, live or free.
+    /// Blocks that the pool has, live or free.
     pub block_count: u64,
+    /// Blocks that it has cut since it was created, mostly several at a time. If `total_count` is larger, at
+    /// least the difference was served by blocks that had been allocated before.
+    pub cut_count: u64,
 }
 
 impl PoolClassInfo {
@@ -836,6 +844,7 @@ impl PoolClassInfo {
             live_count: info.live_count,
             total_count: info.total_count,
             block_count: info.block_count,
+            cut_count: info.cut_count,
         }
     }
 }

@@ -101,6 +101,8 @@ fn blocks_are_counted() {
         let class = classes.iter().find(|class| class.block_size == found.usable_size).unwrap();
         assert_eq!((class.live_count, class.total_count), (1, 1));
         assert!(class.block_count >= 1);
+        // The large block was cut too.
+        assert_eq!((class.cut_count, info.cut_count), (class.block_count, class.block_count + 1));
         assert_eq!(kind(pool.class(info.class_count)), ErrorKind::InvalidArgument);
 
         small.close().unwrap();

@@ -1582,11 +1582,12 @@ typedef struct gpumem_pool_info {
   uint32_t reserved;
   char name[64];
   uint64_t low_water;
+  uint64_t cut_count;
 } gpumem_pool_info;
 #define GPUMEM_POOL_INFO_INIT                                                                               \
   {                                                                                                         \
     sizeof(gpumem_pool_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, {0}, 0                                                                                        \
+        0, 0, {0}, 0, 0                                                                                     \
   }
 GPUMEM_API gpumem_status gpumem_pool_get_info(gpumem_pool pool, gpumem_pool_info *out_info,
                                               gpumem_error *error);
@@ -1596,9 +1597,10 @@ typedef struct gpumem_pool_class_info {
   uint64_t live_count;
   uint64_t total_count;
   uint64_t block_count;
+  uint64_t cut_count;
 } gpumem_pool_class_info;
 #define GPUMEM_POOL_CLASS_INFO_INIT \
-  { sizeof(gpumem_pool_class_info), 0, 0, 0, 0 }
+  { sizeof(gpumem_pool_class_info), 0, 0, 0, 0, 0 }
 GPUMEM_API gpumem_status gpumem_pool_get_class_info(gpumem_pool pool, uint32_t index,
                                                     gpumem_pool_class_info *out_info, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_reset_peaks(gpumem_pool pool, gpumem_error *error);
