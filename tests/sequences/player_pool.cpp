@@ -1343,7 +1343,8 @@ void Player::step_pool_get_class_info(Choice& choice) {
     return !entry.second.large && entry.second.usable == info->block_size;
   });
   require(info->block_size % granule_of(of.kind) == 0 && info->block_size <= kSmallMost &&
-              info->total_count >= info->live_count && info->block_count >= info->live_count,
+              info->total_count >= info->live_count && info->block_count >= info->live_count &&
+              info->cut_count >= info->block_count,
           "a size class is not one");
   require(
       of.debug() || info->live_count == static_cast<uint64_t>(blocks),
