@@ -76,8 +76,9 @@ for _lasting in (_deleter, _exported):
 @atexit.register
 def _at_exit(exported: Any = _exported) -> None:
     """Removes the deleters: consumers that outlive the interpreter must not call into it."""
-    for end in filter(None, _ends):
-        end()
+    for end in _ends:
+        if end is not None:
+            end()
     _ends.append(None)
     for managed, *_ in list(exported.values()):
         managed.deleter = None
