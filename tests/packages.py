@@ -171,7 +171,7 @@ def make(tap, kind, source, folder, name, *more, **variables):
         tap.skip(f"{kind}: packaging/build as an ordinary user", "this is root, and unshare --user is refused here")
     command = [*(user or []), source / "packaging" / "build", kind]
     # No flags and no make of whoever started this, and no library of theirs before the system's.
-    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "LD_LIBRARY_PATH", "LIBRARY_PATH")}
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "LD_LIBRARY_PATH", "LIBRARY_PATH", "GPUMEM_ZIG")}
     env["GPUMEM_BUILD_DIR"] = str(folder)
     # The packages of debug information are made too, but of line numbers alone: all of it takes a third of the time.
     env |= {"DEB_CFLAGS_APPEND": "-g1", "DEB_CXXFLAGS_APPEND": "-g1", **variables}
@@ -196,9 +196,8 @@ def build(tap, kind, source, folder):
     return expected.keys() == found.keys()
 
 
-def make_root(tap, root):
-    """Whether there is a fresh Debian at `root`."""
-    name = "a clean root"
+def make_root(tap, root, name="a clean root", suite=None, include=IN_ROOT):
+    """Whether there is a fresh Debian at `root`, of the same release as this system unless `suite` names one."""
     if os.geteuid() != 0:
         tap.skip(name, "only root can make one")
         return False
@@ -209,12 +208,12 @@ def make_root(tap, root):
         tap.skip(name, "this system lets nobody mount, as mmdebstrap does")
         return False
     release = dict(line.rstrip().split("=", 1) for line in open("/etc/os-release", encoding="utf-8") if "=" in line)
-    suite = release.get("VERSION_CODENAME", "")
+    own = release.get("VERSION_CODENAME", "")
     # The mirror of this machine, which may be near.
     targets = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages").split("\n")
-    mirrors = [line.split()[0] for line in targets if line.endswith(f" {suite}") and "debian" in line]
+    mirrors = [line.split()[0] for line in targets if line.endswith(f" {own}") and "debian" in line]
     try:
-        run("mmdebstrap", "--variant=apt", '--aptopt=Acquire::Retries "5"', f"--include={','.join(IN_ROOT)}", suite, root,
+        run("mmdebstrap", "--variant=apt", '--aptopt=Acquire::Retries "5"', f"--include={','.join(include)}", suite or own, root,
             *mirrors[:1])
     except Failed as problem:
         # Of the mirror or of this system; the packages have no part in it.

@@ -11,11 +11,12 @@ import zipfile
 from pathlib import Path
 
 from arm64 import EMULATOR
-from packages import attempt, make, missing_packages, ordinary_user, run, works
+from packages import attempt, make, make_root, missing_packages, ordinary_user, run, works
 from packages_nuget import has_cross_compiler, on_arm64
 
-# What the library in a wheel may need. Before glibc 2.34 some of that of C was in files of their own.
-OF_C = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+# What the library in a wheel may need: of GCC the unwinder, and before glibc 2.34 parts of that which were files of their own.
+NEEDED = {"x86_64": {"libc.so.6", "ld-linux-x86-64.so.2"}, "aarch64": {"libc.so.6", "ld-linux-aarch64.so.1"}}
+BY_GCC, BY_ZIG = {"libgcc_s.so.1"}, {"libm.so.6", "libdl.so.2", "libpthread.so.0"}
 PYTHON = "/usr/bin/python3"  # packaging/build takes that of the system too
 LIBRARIES = ["gpumem/libgpumem.so.0", *(f"gpumem/adapters/libgpumem-{name}.so" for name in ("python", "tms", "torch"))]
 
@@ -42,26 +43,33 @@ def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-EXPORTS = {"python": r"gpumem_(cupy|dlpack)_\w+", "tms": r"(gpumem_)?tms_\w+|cuda(Malloc|Free)|set_memory_margin_bytes",
-           "torch": r"gpumem_torch_\w+"}
+# The files of each plug-in's functions, which this macro shows.
+PLUG_INS = {"python": ("EXPORT", "python/cupy.cpp", "python/dlpack.cpp"), "tms": ("TMS_API", "tms/tms.cpp"),
+            "torch": ("EXPORT", "torch/allocator.cpp")}
 
 
-def plug_ins(unpacked):
-    """They show nothing but their own functions, and only that for PyTorch, to which it hands types of C++, may need the system's
-    C++ runtime."""
+def libraries_of(path):
+    return {*re.findall(r"NEEDED\).*\[(\S+)\]", run("readelf", "--dynamic", path))}
+
+
+def plug_ins(source, unpacked, own_runtime):
+    """They show their own functions and nothing else. That for PyTorch, to which it hands types of C++, has the C++ runtime of the
+    system; with `own_runtime` the others bring theirs."""
     problems = []
-    for name, expected in EXPORTS.items():
+    for name, (macro, *files) in PLUG_INS.items():
         path = unpacked / f"gpumem/adapters/libgpumem-{name}.so"
+        text = "".join((source / "adapters" / file).read_text(encoding="utf-8") for file in files)
+        expected = {*re.findall(rf"^{macro} .*?(\w+)\(", text, re.MULTILINE)}
         shown = {line.split()[-1] for line in run("nm", "--dynamic", "--defined-only", path).splitlines()}
-        problems += [f"{path.name} shows {symbol}" for symbol in sorted(shown) if not re.fullmatch(expected, symbol)]
-        problems += [] if shown else [f"{path.name} shows nothing"]
-        runtime = {"libstdc++.so.6", "libgcc_s.so.1"} & {*re.findall(r"NEEDED\).*\[(\S+)\]", run("readelf", "--dynamic", path))}
-        if name == "torch" and len(runtime) != 2:
-            problems.append(f"{path.name} brings another C++ runtime than PyTorch has")
+        if not expected or shown != expected:
+            problems.append(f"{path.name} shows {sorted(shown - expected)}, and not {sorted(expected - shown)}")
+        runtime = {"libstdc++.so.6", "libgcc_s.so.1"} & libraries_of(path)
+        if (name == "torch" and len(runtime) != 2) or (name != "torch" and own_runtime and runtime):
+            problems.append(f"{path.name} takes {sorted(runtime)} of the system's C++ runtime")
     return problems
 
 
-def tag_is_true(source, wheel, unpacked, machine="x86_64"):
+def tag_is_true(source, wheel, unpacked, machine="x86_64", by_zig=False):
     """The name promises no older system than one that has what the libraries need."""
     promised = re.fullmatch(rf"gpumem-[0-9.]+-py3-none-manylinux_2_(\d+)_{machine}\.whl", wheel.name)
     if not promised:
@@ -82,12 +90,12 @@ def tag_is_true(source, wheel, unpacked, machine="x86_64"):
     problems += [f"WHEEL lacks {line}" for line in sorted(expected - {*description.splitlines()})]
     # The C++ runtime is inside, and none of it is seen from outside.
     library = unpacked / LIBRARIES[0]
-    needed = {*re.findall(r"NEEDED\).*\[(\S+)\]", run("readelf", "--dynamic", library))}
-    problems += [f"the library needs {name}" for name in sorted(needed - OF_C)]
+    may_need = NEEDED[machine] | (BY_ZIG if by_zig else BY_GCC)
+    problems += [f"the library needs {name}" for name in sorted(libraries_of(library) - may_need)]
     listed = {*re.findall(r"^ +(gpumem_\w+);", (source / "capi" / "gpumem.map").read_text(encoding="utf-8"), re.MULTILINE)}
     shown = {line.split()[-1].split("@")[0] for line in run("nm", "--dynamic", "--defined-only", library).splitlines()}
     shown = {name for name in shown if not name.startswith("GPUMEM_")}
-    return problems + plug_ins(unpacked) + [f"the exported functions differ: {sorted(listed ^ shown)[:9]}"] * (listed != shown)
+    return problems + plug_ins(source, unpacked, by_zig) + [f"the exported functions differ: {sorted(listed ^ shown)[:9]}"] * (listed != shown)
 
 
 def refused(source, folder):
@@ -182,6 +190,30 @@ def source_distribution(source, path, folder):
     return problems
 
 
+def on_debian_11(tap, source, wheel, root, kind):
+    """A system whose glibc, 2.31, is older than this one's, and has no names for errors."""
+    if not make_root(tap, root, f"{kind}: a Debian 11", "bullseye", ("python3-venv",)):
+        return
+    for path in (wheel, source / "bindings" / "python" / "examples" / "basic.py"):
+        shutil.copy(path, root / "tmp")
+    (root / "tmp" / "system_error.py").write_text(
+        "import gpumem, resource\nwith gpumem.Instance('host') as instance:\n  resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))\n"
+        "  try:\n    instance.device(0).memory(4096)\n  except gpumem.LimitExceeded as error:\n    print(error)\n", encoding="utf-8")
+
+    def inside(*command):
+        return run("/usr/sbin/chroot", root, *command, env=environment())
+
+    def used():
+        inside("python3", "-m", "venv", "/tmp/home")
+        inside("/tmp/home/bin/pip", "install", "--no-index", f"/tmp/{wheel.name}")
+        expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+        said = inside("/tmp/home/bin/python3", "/tmp/basic.py")
+        problem = inside("/tmp/home/bin/python3", "/tmp/system_error.py")
+        return [text for text, good in ((said, said == expected), (problem, ": Too many open files" in problem)) if not good]
+
+    attempt(tap, f"{kind}: installed and used on Debian 11", used)
+
+
 def by_zig(tap, source, folder, new):
     """The wheels for an older glibc than that of this system."""
     kind = "wheel for glibc 2.28"
@@ -192,7 +224,7 @@ def by_zig(tap, source, folder, new):
         return
     status, output = said(source / "packaging" / "build", "wheel", GPUMEM_ZIG=str(source), GPUMEM_BUILD_DIR=str(folder))
     tap.check(f"{kind}: a folder without Zig is refused", [] if (status, output) == (
-        1, f"packaging/build: GPUMEM_ZIG is {source}, but there is no program zig in it\n") else [f"exit status {status}", output])
+        1, f'packaging/build: GPUMEM_ZIG is "{source}", but there is no program zig in it\n') else [f"exit status {status}", output])
     if not make(tap, "wheel", source, folder, f"{kind}: built by an ordinary user, without the network", "--net",
                 GPUMEM_ZIG=found.stdout.strip()):
         return
@@ -202,9 +234,10 @@ def by_zig(tap, source, folder, new):
         unpacked = new(machine)
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(unpacked)
-        attempt(tap, f"{kind}: that for {machine} needs what its name promises", lambda: tag_is_true(source, wheel, unpacked, machine))
+        attempt(tap, f"{kind}: that for {machine} needs what its name promises", lambda: tag_is_true(source, wheel, unpacked, machine, True))
         if machine == "x86_64":
             use(tap, source, wheel, new("use-2.28"), kind)
+            on_debian_11(tap, source, wheel, new("debian") / "root", kind)
         elif not shutil.which(EMULATOR[0]):
             tap.skip(f"{kind}: a C program for {machine} runs with its library", "not installed: qemu-user")
         else:

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Names and English texts of values of errno. glibc has them since 2.32. A library that was built for an
-// older one finds out at run time.
+// Names and English texts of values of errno. glibc has them since 2.32. A library that is built for an older
+// one takes them where it runs, if they are there.
 #pragma once
 
 #include <cstring>
 #include <span>
 
-#pragma weak strerrorname_np
-#pragma weak strerrordesc_np
+#if !__GLIBC_PREREQ(2, 32)
+extern "C" {
+[[gnu::weak]] const char* strerrorname_np(int value) noexcept;
+[[gnu::weak]] const char* strerrordesc_np(int value) noexcept;
+}
+#endif
 
 namespace gpumem {
 

@@ -156,6 +156,14 @@ def installed(tap, source, build, compiler, cpp_compiler, folder):
     case(tap, "C, linked statically by pkg-config --static", lambda: linked("static-linked", flags))
     case(tap, "C, linked with -static, nothing loaded at run time",
          lambda: linked("static-all", [*flags, "-static"]))
+
+    def named():
+        program = folder / "system-error"
+        run(*compiler, *WARNINGS, here / "system_error.c", "-o", program, *flags, "-static")
+        said = run(program)
+        return [] if said.startswith("EMFILE: ") and ": Too many open files" in said else [said]
+
+    tap.check("C, linked with -static, has the names of the system's errors", named())
     plug_in(tap, here, folder / "plug-in.so", compiler, flags)
     tap.check("the static library defines the interface and nothing that could collide", strangers(archives[0]))
     cmake(tap, "CMake, with the static library alone", here, alone, folder / "cmake-static", compiler, "STATIC_LIBRARY")

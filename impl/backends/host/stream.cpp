@@ -31,7 +31,7 @@ bool holds(T word, T value, gpumem_wait_condition condition) {
 // Not std::atomic_ref, which libc++ has since version 19 only.
 template <class T>
 std::atomic<T>& word_at(const Rectangle& word) {
-  static_assert(sizeof(std::atomic<T>) == sizeof(T) && std::atomic<T>::is_always_lock_free);
+  static_assert(sizeof(std::atomic<T>) == sizeof(T) && alignof(std::atomic<T>) == alignof(T));
   return *reinterpret_cast<std::atomic<T>*>(word.bytes.first);
 }
 

@@ -768,7 +768,8 @@ structs! {
         native_code: i32,
         /// 0.
         reserved: u32,
-        /// Name of `native_code`, such as `CUDA_ERROR_OUT_OF_MEMORY` or `ENOMEM`.
+        /// Name of `native_code`, such as `CUDA_ERROR_OUT_OF_MEMORY` or `ENOMEM`; empty if it is
+        /// not known, as those of `errno` are not with a glibc before 2.32.
         native_name: [c_char; 56],
         /// The gpumem function that failed.
         function: [c_char; 48],
