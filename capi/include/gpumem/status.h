@@ -78,8 +78,9 @@ typedef struct gpumem_error {
   gpumem_native_domain native_domain; /**< What `native_code` is a code of. */
   int32_t native_code;                /**< Code of the driver or operating system; 0 if there was none. */
   uint32_t reserved;                  /**< 0. */
-  char native_name[56]; /**< Name of `native_code`, such as `CUDA_ERROR_OUT_OF_MEMORY` or `ENOMEM`; empty if it is
-                         * not known, as those of `errno` are not with a glibc before 2.32. */
+  /** Name of `native_code`, such as `CUDA_ERROR_OUT_OF_MEMORY` or `ENOMEM`; empty if it is not known, as those of `errno` are not
+   * with a glibc before 2.32. */
+  char native_name[56];
   char function[48];    /**< The gpumem function that failed. */
   char entry_point[48]; /**< The driver or system call that failed; empty if none was reached. */
   char message[512];    /**< One line: what is wrong and what to do. Empty on success. */
