@@ -14,7 +14,7 @@ from arm64 import EMULATOR
 from packages import attempt, make, make_root, missing_packages, ordinary_user, run, works
 from packages_nuget import has_cross_compiler, on_arm64
 
-# What the library in a wheel may need: of GCC the unwinder, and before glibc 2.34 parts of that which were files of their own.
+# What the library in a wheel may need, by the machine. GCC's unwinder is a library; before glibc 2.34 so were parts of glibc.
 NEEDED = {"x86_64": {"libc.so.6", "ld-linux-x86-64.so.2"}, "aarch64": {"libc.so.6", "ld-linux-aarch64.so.1"}}
 BY_GCC, BY_ZIG = {"libgcc_s.so.1"}, {"libm.so.6", "libdl.so.2", "libpthread.so.0"}
 PYTHON = "/usr/bin/python3"  # packaging/build takes that of the system too

@@ -19,8 +19,8 @@ namespace {
 constexpr uint64_t kManagedSlackMax = uint64_t{2} << 20;
 
 // Shared by hints, held alone by a query of several attributes: the driver reads them one by one (measured),
-// and they are to be of one moment (MAN-28). A forked child has its own, as another thread may
-// have held this one.
+// and they are to be of one moment (MAN-28). A forked child has its own, as another thread may have held
+// this one.
 constinit platform::PerProcess<std::shared_mutex> hints;
 
 class ManagedMemory final : public Memory {
