@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// gpumem why without a FILE: the processes of this machine that use gpumem or a GPU, and hubs, without asking
-// a driver.
+// gpumem why without a FILE: the processes of this machine that use gpumem or a GPU, and hubs, without
+// opening a GPU.
 #include "processes.h"
 
 #include <dirent.h>
@@ -25,6 +25,7 @@
 
 #include "commands.h"
 #include "library.h"
+#include "nvml.h"
 #include "output.h"
 
 namespace gpumem::cli {
@@ -63,7 +64,10 @@ struct User {
   Files files;
   std::vector<std::string> instances;  // addresses at which it serves importers
   uint64_t of_nvidia = 0;              // open device files
+  bool has_gpu = false;                // as far as is known
+  std::optional<uint64_t> gpu_bytes;   // on all GPUs, if that is known
 
+  bool seen() const { return !command.empty(); }
   bool of_gpumem() const { return has_library || !files.empty() || !instances.empty(); }
 };
 
@@ -155,12 +159,41 @@ std::string user_of(uint64_t process) {
 
 struct Machine {
   std::vector<User> users;
+  Gpus gpus;
   uint64_t closed = 0;    // processes that could not be looked at
   uint64_t homeless = 0;  // instances whose process is not known
 };
 
+// What a process has on all GPUs.
+void look_at_gpu_memory(const Gpus& gpus, User& user) {
+  for (const Gpu& gpu : gpus.list) {
+    const auto found = gpu.bytes_by_process.find(user.process);
+    if (found == gpu.bytes_by_process.end()) continue;
+    user.has_gpu = true;
+    if (found->second) user.gpu_bytes = user.gpu_bytes.value_or(0) + *found->second;
+  }
+}
+
+// Processes with memory of a GPU that /proc does not show, such as those outside of a container.
+void add_unseen(Machine& machine) {
+  std::set<uint64_t> processes;
+  for (const Gpu& gpu : machine.gpus.list) {
+    for (const auto& [process, bytes] : gpu.bytes_by_process)
+      processes.insert(process);
+  }
+  for (const User& user : machine.users)
+    processes.erase(user.process);
+  for (const uint64_t process : processes) {
+    User user;
+    user.process = process;
+    look_at_gpu_memory(machine.gpus, user);
+    machine.users.push_back(std::move(user));
+  }
+}
+
 Machine look_at_machine() {
   Machine machine;
+  machine.gpus = look_at_gpus();
   Sockets sockets = find_sockets();
   std::vector<std::string> names;
   if (!list_folder("/proc", &names)) throw std::runtime_error("/proc cannot be read: is it mounted?");
@@ -173,10 +206,12 @@ Machine look_at_machine() {
     user.process = *process;
     user.command = now->command;
     if (!look_at_maps(user) || !look_at_descriptors(user, sockets)) ++machine.closed;
-    if (!user.of_gpumem() && user.of_nvidia == 0) continue;
+    look_at_gpu_memory(machine.gpus, user);
+    if (!user.of_gpumem() && user.of_nvidia == 0 && !user.has_gpu) continue;
     user.user = user_of(*process);
     machine.users.push_back(std::move(user));
   }
+  add_unseen(machine);
   std::sort(machine.users.begin(), machine.users.end(),
             [](const User& a, const User& b) { return a.process < b.process; });
   machine.homeless = sockets.size();
@@ -246,18 +281,40 @@ uint64_t bytes_of(const NamedHub& hub) {
   return bytes;
 }
 
+void print_gpus(const Machine& machine) {
+  using enum Table::Align;
+  const Gpus& gpus = machine.gpus;
+  // Where nobody has one open, there may be none.
+  const bool wanted = std::any_of(machine.users.begin(), machine.users.end(),
+                                  [](const User& user) { return user.of_nvidia != 0; });
+  if (gpus.list.empty() && !wanted) return;
+  std::cout << '\n' << wrapped("GPUs");
+  Table table({"GPU", "MEMORY", "FREE", "NAME"}, {kRight, kRight, kRight});
+  for (size_t i = 0; i < gpus.list.size(); ++i) {
+    const Gpu& gpu = gpus.list[i];
+    table.add({std::to_string(i), size_text(gpu.total_bytes), size_text(gpu.free_bytes), shown(gpu.name)});
+  }
+  if (!gpus.list.empty()) std::cout << table.text();
+  if (!gpus.problem.empty()) std::cout << wrapped("not all is known: " + shown(gpus.problem), "  ");
+}
+
 void print_machine(const Machine& machine, const std::string& folder, const std::vector<NamedHub>& hubs) {
   using enum Table::Align;
   std::cout << wrapped("Processes that use gpumem or have an NVIDIA device open");
-  Table table({"PROCESS", "USER", "INSTANCES", "MEMORY FILES", "NVIDIA", "COMMAND"},
-              {kRight, kLeft, kRight, kRight, kRight});
+  Table table({"PROCESS", "USER", "INSTANCES", "MEMORY FILES", "NVIDIA", "GPU MEMORY", "COMMAND"},
+              {kRight, kLeft, kRight, kRight, kRight, kRight});
   for (const User& user : machine.users) {
     const auto or_dash = [](uint64_t count) { return count == 0 ? "-" : std::to_string(count); };
-    table.add({std::to_string(user.process), shown(user.user), or_dash(user.instances.size()),
-               user.files.empty()
-                   ? "-"
-                   : std::to_string(user.files.size()) + ", " + size_text(bytes_of(user.files)),
-               or_dash(user.of_nvidia), shown(user.command) + (user.of_gpumem() ? "" : " (without gpumem)")});
+    table.add(
+        {std::to_string(user.process), user.seen() ? shown(user.user) : "?", or_dash(user.instances.size()),
+         user.files.empty() ? "-"
+                            : std::to_string(user.files.size()) + ", " + size_text(bytes_of(user.files)),
+         or_dash(user.of_nvidia),
+         user.gpu_bytes ? size_text(*user.gpu_bytes)
+         : user.has_gpu ? "?"
+                        : "-",
+         !user.seen() ? "a process that the system does not show"
+                      : shown(user.command) + (user.of_gpumem() ? "" : " (without gpumem)")});
   }
   std::cout << (machine.users.empty() ? "  none\n" : table.text());
   if (const Files all = files_of_all(machine.users); !all.empty()) {
@@ -265,6 +322,7 @@ void print_machine(const Machine& machine, const std::string& folder, const std:
                              size_text(bytes_of(all)) + ", each counted once",
                          "  ");
   }
+  print_gpus(machine);
   std::cout << '\n' << filled({"Hubs and keepers in", shown(folder)});
   for (const NamedHub& hub : hubs) {
     if (!hub.problem.empty()) {
@@ -295,17 +353,24 @@ void print_machine_json(const Machine& machine, const std::string& folder,
                {"memory_file_bytes", bytes_of(files_of_all(machine.users))},
                {"folder", folder},
                {"hubs", Json::array()},
+               {"gpus", Json::array()},
+               {"gpu_problem", machine.gpus.problem.empty() ? Json() : Json(machine.gpus.problem)},
                {"not_looked_at", machine.closed},
                {"instances_of_unknown_processes", machine.homeless}};
   for (const User& user : machine.users) {
     json["processes"].push_back({{"pid", user.process},
-                                 {"user", user.user},
-                                 {"command", user.command},
+                                 {"user", user.seen() ? Json(user.user) : Json()},
+                                 {"command", user.seen() ? Json(user.command) : Json()},
                                  {"gpumem", user.of_gpumem()},
                                  {"instances", user.instances},
                                  {"memory_files", user.files.size()},
                                  {"memory_file_bytes", bytes_of(user.files)},
-                                 {"nvidia_device_files", user.of_nvidia}});
+                                 {"nvidia_device_files", user.of_nvidia},
+                                 {"gpu_bytes", user.gpu_bytes ? Json(*user.gpu_bytes) : Json()}});
+  }
+  for (const Gpu& gpu : machine.gpus.list) {
+    json["gpus"].push_back(
+        {{"name", gpu.name}, {"total_bytes", gpu.total_bytes}, {"free_bytes", gpu.free_bytes}});
   }
   for (const NamedHub& hub : hubs) {
     const bool known = hub.problem.empty();

@@ -271,11 +271,16 @@ void print_last_failure(std::ostream& out, const Members& snapshot) {
 }
 
 void print_devices(std::ostream& out, const Members& snapshot) {
-  Table table({"DEVICE", "MEMORY", "NAME"}, {kRight, kRight});
+  Table table({"DEVICE", "MEMORY", "FREE", "OWN", "OTHERS", "NAME"},
+              {kRight, kRight, kRight, kRight, kRight});
   const std::vector<Members> devices = snapshot.objects("devices");
   for (const Members& device : devices) {
-    table.add({std::to_string(device.number_or_0("ordinal")), size_text(device.number_or_0("total_bytes")),
-               device.name()});
+    const uint64_t total = device.number_or_0("total_bytes");
+    const auto free = device.number("free_bytes");
+    const auto own = device.number("own_bytes");
+    table.add({std::to_string(device.number_or_0("ordinal")), size_text(total), free ? size_text(*free) : "-",
+               own ? size_text(*own) : "-",
+               free && own ? size_text(difference(total, sum(*free, *own))) : "-", device.name()});
   }
   if (devices.empty()) return;
   print_heading(out, "Devices");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs every command of the program gpumem and looks at its output, its exit status and its complaints.
-Usage: cli.py PROGRAM MAN_PAGE STATUS_HEADER SHORT_OF_MEMORY [FOLDER_OF_A_FAKE_CUDA_DRIVER]
+Usage: cli.py PROGRAM MAN_PAGE STATUS_HEADER SHORT_OF_MEMORY FOLDER_OF_FAKE_NVML [FOLDER_OF_A_FAKE_CUDA_DRIVER]
 
 SHORT_OF_MEMORY is the library of short_of_memory.c, or `-` where it cannot be loaded beside a sanitizer.
 Nearly everything is done on the host backend. Some cases use the cuda backend, with a fake driver and, where there is
@@ -33,7 +33,8 @@ PROGRAM = sys.argv[1]
 MAN_PAGE = Path(sys.argv[2])
 STATUS_HEADER = Path(sys.argv[3])
 SHORT_OF_MEMORY = sys.argv[4]
-FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
+FAKE_NVML = sys.argv[5]
+FAKE_CUDA = sys.argv[6] if len(sys.argv) > 6 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
 COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "why", "trace", "errors", "help"]
 COMPLETIONS = Path(__file__).resolve().parents[2] / "bindings" / "cli" / "completions"
@@ -2119,7 +2120,7 @@ def case_why_shows_the_processes_of_this_machine():
             require(hubs[f"{names}/keeper"]["keeper"] is True and hubs[f"{names}/keeper"]["versions"] == 0, str(hubs))
             require(hubs[f"{names}/dead"]["problem"] == "nobody listens there any more", str(hubs))
             outcome = run("why", variables={"XDG_RUNTIME_DIR": folder, "COLUMNS": 200})
-            require(re.search(rf"^ +{exporter.pid}  \S+ +1 +\d+, \d+ MiB +\S+  python", outcome.out, re.MULTILINE), str(outcome))
+            require(re.search(rf"^ +{exporter.pid}  \S+ +1 +\d+, \d+ MiB +\S+ +\S+  python", outcome.out, re.MULTILINE), str(outcome))
             require(f"  {names}/hub: hub, process {exporter.pid}, 1 version of 8 MiB\n" in outcome.out, str(outcome))
             require(f"  {names}/dead: nobody listens there any more\n" in outcome.out, str(outcome))
             require(re.search(r"^  \d+ memory files of gpumem, .*, each counted once$", outcome.out, re.MULTILINE), str(outcome))
@@ -2139,6 +2140,54 @@ def case_why_shows_the_processes_of_this_machine():
         require(problems and all(problem and str(names) in problem for problem in problems), str(problems))
         outcome = run("why", variables={"XDG_RUNTIME_DIR": f"{folder}/none"})
         require(f"Hubs and keepers in {folder}/none/gpumem\n  none\n" in outcome.out, str(outcome))
+
+
+def gpus_of(processes, **variables):
+    return machine(LD_LIBRARY_PATH=FAKE_NVML, FAKE_NVML_PROCESSES=",".join(f"{process} {size}" for process, size in processes), **variables)
+
+
+def case_why_shows_the_memory_of_gpus():
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            unseen = 4194305  # above the most that a system gives
+            processes = [(other.pid, 3 * MIB), (unseen, MIB), (os.getpid(), "?"), *((unseen + number, 1) for number in range(1, 40))]
+            report = gpus_of(processes)
+            require(report["gpu_problem"] is None and report["gpus"] == [
+                {"name": "fake GPU 0", "total_bytes": 8 << 30, "free_bytes": 5 << 30},
+                {"name": "fake GPU 1", "total_bytes": 8 << 30, "free_bytes": 8 << 30}], str(report))
+            found = {process["pid"]: process for process in report["processes"]}
+            # On two GPUs.
+            require(found[other.pid]["gpu_bytes"] == 6 * MIB and found[other.pid]["command"] == "sleep", str(found[other.pid]))
+            require(found[unseen]["gpu_bytes"] == MIB and found[unseen]["command"] is None and found[unseen]["user"] is None, str(found[unseen]))
+            require(found[os.getpid()]["gpu_bytes"] is None and found[os.getpid()]["command"], str(found[os.getpid()]))
+            require(all(number in found for number in range(unseen, unseen + 40)), str(sorted(found)))
+            shown = {"LD_LIBRARY_PATH": FAKE_NVML, "FAKE_NVML_PROCESSES": f"{other.pid} {3 * MIB},{unseen} {MIB},{os.getpid()} ?"}
+            outcome = run("why", variables={**shown, "COLUMNS": 200})
+            require(re.search(rf"^ +{other.pid}  \S+ +- +- +- +6 MiB  sleep \(without gpumem\)$", outcome.out, re.MULTILINE), str(outcome))
+            require(re.search(rf"^ +{unseen}  \? +- +- +- +1 MiB  a process that the system does not show$", outcome.out, re.MULTILINE), str(outcome))
+            require(re.search(rf"^ +{os.getpid()}  \S+ +- +- +- +\?  python", outcome.out, re.MULTILINE), str(outcome))
+            require(section(outcome, "GPUs") == ["GPU  MEMORY   FREE  NAME", "  0   8 GiB  5 GiB  fake GPU 0", "  1   8 GiB  8 GiB  fake GPU 1"],
+                    str(outcome))
+            for columns in (20, 80):
+                require_within(columns, run("why", variables={**shown, "COLUMNS": columns}).out)
+        finally:
+            other.kill()
+
+
+def case_why_says_why_it_does_not_know_gpus():
+    # Init, count, then a handle, a name, memory and two lists for each GPU.
+    for call in range(1, 13):
+        report = gpus_of([(os.getpid(), MIB)], FAKE_NVML_FAILS=call)
+        require(report["gpu_problem"] == "libnvidia-ml.so.1: Unknown Error", f"call {call}: {report}")
+        lost = {1: 0, 2: 0, **dict.fromkeys((3, 4, 5, 8, 9, 10), 1)}.get(call)
+        require(lost is None or len(report["gpus"]) == min(lost, 1), f"call {call}: {report}")
+        outcome = run("why", variables={"LD_LIBRARY_PATH": FAKE_NVML, "FAKE_NVML_FAILS": call})
+        require(outcome.status == 0 and ("not all is known" in outcome.out) == bool(report["gpus"]), str(outcome))
+    require(gpus_of([], FAKE_NVML_FAILS=13)["gpu_problem"] is None, "there are more calls than are known here")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(f"{folder}/libnvidia-ml.so.1").write_bytes(b"no library")
+        report = machine(LD_LIBRARY_PATH=folder)
+        require(report["gpus"] == [] and "libnvidia-ml.so.1 cannot be loaded" in report["gpu_problem"], str(report))
 
 
 def case_why_says_what_it_may_not_see():

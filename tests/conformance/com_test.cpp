@@ -21,6 +21,7 @@
 
 #include "cuda_raw.h"
 #include "harness.h"
+#include "vmm.h"
 
 namespace conformance {
 namespace {
@@ -1651,6 +1652,42 @@ TEST_F(Com, com_23_the_snapshot_has_the_last_lack_of_memory) {
   // Other failures do not hide it.
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_create(device_, nullptr, &memory, why()));
   EXPECT_TRUE(has(expected)) << text_of(instance_, gpumem_stats_snapshot);
+}
+
+TEST_F(Com, com_23_the_snapshot_has_what_each_device_holds) {
+  const std::string device = "{\"ordinal\":" + std::to_string(ordinal_of(device_)) + ',';
+  const auto own = [&] {
+    const std::string snapshot = text_of(instance_, gpumem_stats_snapshot);
+    const std::string key = "\"own_bytes\":";
+    const size_t place = snapshot.find(key, snapshot.find(device));
+    EXPECT_NE(place, std::string::npos) << snapshot;
+    return place == std::string::npos ? 0 : std::stoull(snapshot.substr(place + key.size()));
+  };
+  EXPECT_EQ(own(), 0u);
+  {
+    const Memory memory = create_memory(device_, memory_desc(GPUMEM_KIND_DEVICE, 3 * kMiB));
+    const Memory elsewhere = create_memory(device_, memory_desc(GPUMEM_KIND_PINNED, kMiB));
+    EXPECT_EQ(own(), 3 * kMiB);
+    if (has_vmm(device_)) {
+      gpumem_physical_desc desc = GPUMEM_PHYSICAL_DESC_INIT;
+      desc.size = unit_of(device_, desc);
+      gpumem_physical physical = nullptr;
+      ASSERT_OK(gpumem_physical_create(device_, &desc, &physical, why()));
+      EXPECT_EQ(own(), 3 * kMiB + desc.size);
+      EXPECT_OK(gpumem_physical_release(physical, why()));
+    }
+    // On the host backend nobody else has memory of the device.
+    uint64_t free = 0;
+    uint64_t total = 0;
+    ASSERT_OK(gpumem_device_get_memory(device_, &free, &total, why()));
+    const std::string text = text_of(instance_, gpumem_stats_snapshot);
+    EXPECT_NE(text.find("\"free_bytes\":", text.find(device)), std::string::npos) << text;
+    if (on_host()) {
+      EXPECT_EQ(free + own(), total);
+      EXPECT_NE(text.find("\"free_bytes\":" + std::to_string(free) + ','), std::string::npos) << text;
+    }
+  }
+  EXPECT_EQ(own(), 0u);
 }
 
 TEST_F(Com, com_23_the_snapshot_lists_what_lives) {

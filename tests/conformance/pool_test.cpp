@@ -2464,7 +2464,7 @@ TEST(Pool, com_23_the_snapshot_has_what_a_pool_has_free) {
   Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE);
   const auto number_behind = [&](const std::string& key) {
     const std::string snapshot = text_of(instance, gpumem_stats_snapshot);
-    const size_t place = snapshot.find('"' + key + "\":");
+    const size_t place = snapshot.find('"' + key + "\":", snapshot.find("\"objects\":"));
     EXPECT_NE(place, std::string::npos) << snapshot;
     return place == std::string::npos ? 0 : std::stoull(snapshot.substr(place + key.size() + 3));
   };

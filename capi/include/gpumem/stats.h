@@ -110,7 +110,8 @@ GPUMEM_API gpumem_status gpumem_stats_report(gpumem_instance instance, char *buf
  * "version", "backend", "name", "process", "live_count", "live_bytes", "peak_bytes", "reserved_bytes", "kept_imports", the arrays
  * "devices", "kinds", "exports", "imports" and "objects", and perhaps "last_failure". Each of "objects" has a "type" and what it has
  * of "name", "device", "kind", "size" and others: see `docs/statistics.md`. Sizes are in bytes, addresses are texts such as
- * "0x7f00". Later versions may add members. What other threads do meanwhile may be in it in part.
+ * "0x7f00". Later versions may add members. What other threads do meanwhile may be in it in part. The free bytes of a device are left out
+ * if they cannot be asked: in a host function, and once the device is lost.
  *
  * \param instance instance to query
  * \param[out] buffer receives the text, 0-terminated and truncated to fit; NULL if `capacity` is 0
@@ -122,7 +123,7 @@ GPUMEM_API gpumem_status gpumem_stats_report(gpumem_instance instance, char *buf
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `buffer` is NULL and `capacity` is not 0
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the text
  * \handles
- * \blocking{no}
+ * \blocking{briefly, for a driver call for each device}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_stats_snapshot(gpumem_instance instance, char *buffer, uint64_t capacity,

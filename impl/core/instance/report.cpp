@@ -93,6 +93,8 @@ std::string Instance::snapshot() const {
     fields.add("ordinal", uint64_t{device->ordinal()});
     fields.add("name", device->facts().name);
     fields.add("total_bytes", device->facts().total_bytes);
+    if (auto memory = device->memory_available()) fields.add("free_bytes", memory->free_bytes);
+    fields.add("own_bytes", device_bytes(*device));
     add_element(fields);
   }
   text += "],\"kinds\":[";
@@ -144,6 +146,20 @@ std::string Instance::snapshot() const {
     add_element(fields);
   }
   return text += "]}";
+}
+
+// What this instance has on a device. Managed memory moves, so nobody knows how much of it lies there.
+uint64_t Instance::device_bytes(const Device& device) const {
+  uint64_t bytes = statistics_.block_bytes(device.ordinal());
+  const auto see = [&](const Object& object) {
+    if (&object.context() != this || object.type() != Type::kMemory) return;
+    const auto& memory = static_cast<const Region&>(object);
+    const KindTraits& kind = memory.traits();
+    if (kind.on_device && !kind.imported && &memory.device() == &device) bytes += memory.size();
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+  }
+  return bytes;
 }
 
 Instance::OfPools Instance::of_pools() const {

@@ -115,7 +115,9 @@ Result<uint64_t> make_physical(const std::shared_ptr<Context>& context, Device& 
   if (!made) return made.error();
   undo.dismiss();
   object->set_backend(std::move(*made));
-  context->statistics().keep_block(std::move(room), object->facts().block_id, object->facts().size);
+  const backend::PhysicalFacts& facts = object->facts();
+  context->statistics().keep_block(std::move(room), facts.block_id, facts.size,
+                                   facts.on_device() && !facts.imported ? facts.location_id : -1);
   context->add_object(*object);
   handles::publish(object.release());
   return *handle;

@@ -40,14 +40,15 @@ class Statistics {
   struct Block {
     uint64_t bytes = 0;
     uint64_t keepers = 0;
+    int32_t device = -1;  // ordinal; -1 if it lies elsewhere, or another process has made it
   };
   using Blocks = std::map<uint64_t, Block>;  // by block id
   // Counts a block for a new handle. `room` has one element, allocated before, so that counting cannot fail.
-  void keep_block(Blocks room, uint64_t id, uint64_t bytes) noexcept {
+  void keep_block(Blocks room, uint64_t id, uint64_t bytes, int32_t device) noexcept {
     const Change change(*this);
     auto node = room.extract(room.begin());
     node.key() = id;
-    node.mapped() = {bytes, 0};
+    node.mapped() = {bytes, 0, device};
     const auto placed = blocks_.insert(std::move(node));
     if (placed.inserted) raise_bytes(totals_.bytes, bytes);
     ++placed.position->second.keepers;
@@ -63,6 +64,15 @@ class Statistics {
     if (--known->second.keepers != 0) return;
     totals_.bytes.raise(-known->second.bytes);
     blocks_.erase(known);
+  }
+  // Of the blocks on a device.
+  uint64_t block_bytes(uint32_t ordinal) const noexcept {
+    const std::lock_guard lock(mutex_);
+    uint64_t bytes = 0;
+    for (const auto& [id, block] : blocks_) {
+      if (block.device == static_cast<int32_t>(ordinal)) bytes += block.bytes;
+    }
+    return bytes;
   }
   // Counts an object that is not a region. Memory of buffers and rings is counted by its kind; physical
   // memory has no address, and so no kind.
