@@ -49,6 +49,8 @@ class Descriptor {
 
 // Found from where this program lies, so that a tree can be moved as a whole.
 std::string benchmark_program() {
+  // GPUMEM_BENCH | a file | that installed with `gpumem` | the benchmark program of
+  // [gpumem bench](performance.md)
   if (const char* named = std::getenv("GPUMEM_BENCH"); named != nullptr && *named != 0) return named;
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);

@@ -160,6 +160,7 @@ void complain(const std::string& problem) {
 size_t terminal_width(int descriptor) {
   constexpr size_t kDefault = 80;
   constexpr size_t kLeast = 20;
+  // COLUMNS | 20 and more | those of the terminal, or 80 | width of tables and texts
   if (const char* text = std::getenv("COLUMNS")) {
     const std::string_view digits = text;
     size_t columns = 0;

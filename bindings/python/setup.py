@@ -15,7 +15,9 @@ folder = tempfile.mkdtemp(prefix="gpumem-")
 atexit.register(shutil.rmtree, folder, True)
 carried = []  # (file, folder in the package)
 for variable, what, place, names in (
+        # GPUMEM_BUNDLE | a full path | none | folder of the library that the wheel brings
         ("GPUMEM_BUNDLE", "the library", "gpumem", ["libgpumem.so.0"]),
+        # GPUMEM_PLUG_INS | a full path | none | folder of the plug-ins that the wheel brings
         ("GPUMEM_PLUG_INS", "the plug-ins", "gpumem/adapters", ["libgpumem-python.so", "libgpumem-tms.so", "libgpumem-torch.so"])):
     for name in names if os.environ.get(variable) else []:
         file = os.path.join(os.environ[variable], name)

@@ -36,6 +36,8 @@ std::optional<int> number_of(const char* name) {
 }  // namespace
 
 Result<Notifier> Notifier::open() {
+  // NOTIFY_SOCKET | a path, or `@` and a name | none | set by the service manager: the socket on which a
+  // keeper says that it is ready, and stores its descriptors
   const char* const address = environment("NOTIFY_SOCKET");
   if (address == nullptr) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
@@ -80,8 +82,11 @@ Result<void> Notifier::send(const std::string& text, int file_descriptor, Deadli
 
 std::vector<NamedDescriptor> inherited_descriptors() {
   std::vector<NamedDescriptor> all;
+  // LISTEN_PID | a number | none | set by the service manager: the process that the next two are for
   const auto process = number_of("LISTEN_PID");
+  // LISTEN_FDS | a number | 0 | set by the service manager: how many descriptors a keeper begins with
   const auto count = number_of("LISTEN_FDS");
+  // LISTEN_FDNAMES | a list, with `:` between | none | set by the service manager: their names
   const char* const names = environment("LISTEN_FDNAMES");
   if (process != process_id() || !count || *count < 0 || *count > kInheritedMax) return all;
   std::string_view left = names != nullptr ? names : "";
@@ -94,6 +99,8 @@ std::vector<NamedDescriptor> inherited_descriptors() {
 }
 
 std::optional<size_t> store_size() {
+  // FDSTORE | a number | not known | set by systemd 254 and newer: how many descriptors it stores for a
+  // keeper
   const auto size = number_of("FDSTORE");
   if (!size || *size < 0) return std::nullopt;
   return static_cast<size_t>(*size);

@@ -4,7 +4,7 @@
 Usage: guide.py SOURCE_ROOT PROGRAM [--update]
 
 --update writes the tables of statuses in docs/errors.md, of capabilities in docs/capabilities.md and of variables in
-docs/host-backend.md anew, and tests nothing.
+docs/environment.md anew, and tests nothing.
 """
 
 import json
@@ -16,7 +16,11 @@ from pathlib import Path
 import description
 from tap import Tap
 
-READ = r"\bread_\w+\(\s*\"(\w+)\"[^;]*?&([\w.]+)\)"
+READ = r"\bread_\w+\(\s*\"(\w+)\"[^;]*?&(?:request|host)\.([\w.]+)\)"
+# A table of docs/environment.md has the variables whose comments stand in such a place, the first that fits.
+VARIABLES = {"host backend": "impl/core/instance/default.cpp GPUMEM_HOST_", "default instance": "impl/core/instance/default.cpp ",
+             "hubs and keepers": "impl/", "program": "bindings/cli/", "Rust": "bindings/rust/", "wheels": "bindings/python/setup.py ",
+             "plug-ins": "bindings/python/gpumem/adapters/", "bindings": "bindings/python/", "torch_memory_saver": "adapters/tms/"}
 YES_OR_NO = "yes or no"
 ANSWERS = {"GPUMEM_ANSWER_TYPE_INT": "number", "GPUMEM_ANSWER_TYPE_BYTES": "bytes", "GPUMEM_ANSWER_EMULATED": "yes, no or emulated"}
 
@@ -62,21 +66,34 @@ def with_table(text, name, table):
                   flags=re.DOTALL)
 
 
-def variables_of_default_instance(root):
-    """Their tables, from the comment and the field of each in the code, by what they set; their names; and what has no comment."""
-    code = (root / "impl" / "core" / "instance" / "default.cpp").read_text(encoding="utf-8")
-    rows = {"request": "", "host": ""}
-    names = set()
-    for comment, name, field in re.findall(rf"((?:^ *// .*\n)+).*?{READ}", code, re.MULTILINE):
-        default, _, meaning = " ".join(line.strip(" /") for line in comment.splitlines()).partition(" | ")
-        of, _, field = field.partition(".")
-        if of in rows and meaning:
-            rows[of] += f"| `{field.replace('.', '_')}` | `{name}` | {default} | {meaning} |\n"
-            names.add(name)
-    head = "| Field | Variable | Default | Meaning |\n|---|---|---|---|\n"
-    tables = {"host options": head + rows["host"], "instance options": head + rows["request"]}
-    read = {name for name, _ in re.findall(READ, code)}
-    return tables, read, read - names
+def sources(root):
+    """The code of the library, the program, the adapters and the bindings, in whatever language, by its path."""
+    for path in (path for top in ("impl", "capi/src", "bindings", "adapters") for path in sorted((root / top).rglob("*"))):
+        name = str(path.relative_to(root))
+        if path.suffix in (".c", ".cpp", ".cs", ".go", ".h", ".py", ".rs") and path.is_file() and not re.search(
+                r"/(?:tests|examples|bench|target)/|_test\.go$|/layout\.rs$", name):
+            yield name, path.read_text(encoding="utf-8")
+
+
+def variables(root):
+    """Tables of the variables of the environment, from a comment where each is read: NAME | values | default | meaning. Their names, and
+    those of the default instance; and comments that stand where nothing reads the variable."""
+    rows, names, strays = {name: "" for name in VARIABLES}, [], []
+    fields = dict(re.findall(READ, (root / "impl" / "core" / "instance" / "default.cpp").read_text(encoding="utf-8")))
+    for path, code in sources(root):
+        for name, text in re.findall(r"^ *(?://|#) ([A-Z][A-Z0-9_]+) \| (.*(?:\n *(?://|#) (?![A-Z0-9_]+ \|).*)*)", code, re.MULTILINE):
+            values, default, meaning = re.sub(r"\n *(?://|#)", "", text).split(" | ")
+            table = next((table for table, place in VARIABLES.items() if f"{path} {name}".startswith(place)), None)
+            if not table or not re.search(rf'"{name}(?:\\0)?"', code):
+                strays.append(f"{path}: {name}")
+                continue
+            field = f" `{fields[name].replace('.', '_')}` |" if name in fields else ""
+            rows[table] += f"| `{name}` |{field} {values} | {default} | {meaning} |\n"
+            names.append(name)
+    head, with_field = ("| Variable | Values | Default | Meaning |\n|---|---|---|---|\n",
+                        "| Variable | Field | Values | Default | Meaning |\n|---|---|---|---|---|\n")
+    tables = {name: (with_field if "default.cpp" in VARIABLES[name] else head) + text for name, text in rows.items()}
+    return tables, names, set(fields), strays
 
 
 def answers_of(root, backend):
@@ -123,19 +140,15 @@ def variables_read(folder, constants):
 
 
 def variables_of_everything(root, constants):
-    """Each variable of the environment that the library, the program, the adapters and the bindings read, in whatever language, and where."""
+    """Each variable of the environment that is read, and where."""
     reads = re.compile(r'(?:\benvironment|getenv|Getenv|GetEnvironmentVariable|\bnumber_of|\bis_set|\bvar|\bvar_os|\bset|\benviron(?:\.get)?)'
                        r'[(\[]\s*b?"([A-Z][A-Z0-9_]+)')
     # What is read by a name that stands elsewhere.
     own = re.compile(r'b?"((?:GPUMEM|TMS|VLLM|PYTORCH|PKG_CONFIG)_[A-Z0-9_]*[A-Z])(?:\\0)?"')
     found = {}
-    for path in (path for top in ("impl", "capi/src", "bindings", "adapters") for path in sorted((root / top).rglob("*"))):
-        name = str(path.relative_to(root))
-        if path.suffix in (".c", ".cpp", ".cs", ".go", ".h", ".py", ".rs") and path.is_file() and not re.search(
-                r"/(?:tests|examples|bench|target)/|_test\.go$|/layout\.rs$", name):
-            code = path.read_text(encoding="utf-8")
-            for variable in {*reads.findall(code), *own.findall(code)} - constants:
-                found.setdefault(variable, name)
+    for name, code in sources(root):
+        for variable in {*reads.findall(code), *own.findall(code)} - constants:
+            found.setdefault(variable, name)
     return found
 
 
@@ -188,11 +201,11 @@ def main():
     def output(*arguments):
         return subprocess.run([program, *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
 
-    tables, variables, without_comment = variables_of_default_instance(root)
+    tables, with_comment, of_default_instance, strays = variables(root)
     capability_table, capability_names, wrong_capabilities = capabilities(root)
-    errors, host = docs / "errors.md", docs / "host-backend.md"
-    generated = [(errors, "status table", output("errors", "--markdown")), *((host, name, text) for name, text in tables.items()),
-                 (docs / "capabilities.md", "capability table", capability_table)]
+    environment = docs / "environment.md"
+    generated = [(docs / "errors.md", "status table", output("errors", "--markdown")),
+                 *((environment, f"table: {name}", text) for name, text in tables.items()), (docs / "capabilities.md", "capability table", capability_table)]
     if sys.argv[3:] == ["--update"]:
         for path, name, table in generated:
             path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")
@@ -237,30 +250,28 @@ def main():
     headers = "".join((root / "capi" / "include" / "gpumem" / name).read_text(encoding="utf-8")
                       for name in ("instance.h", "host.h"))
     in_headers = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET|TRANSFER_[A-Z]+))`", headers))
-    tap.check("the headers have each variable of the default instance", sorted(in_headers ^ variables))
-    tap.check("each variable of the default instance has a comment: its default and meaning, with | between", sorted(without_comment))
+    tap.check("the headers have each variable of the default instance", sorted(in_headers ^ of_default_instance))
     constants = set(re.findall(r"^#define (GPUMEM_\w+)", "".join(
         path.read_text(encoding="utf-8") for path in (root / "capi" / "include" / "gpumem").glob("*.h")), re.MULTILINE))
     by_library, by_program = (variables_read(root / folder, constants) for folder in ("impl", "bindings/cli"))
     manual = (docs / "man" / "gpumem.1").read_text(encoding="utf-8")
     in_manual = set(re.findall(r"(?:^\.Ev |\$)(\w*[A-Z])\b", manual, re.MULTILINE))
     tap.check("only the default instance reads GPUMEM_ variables in the library",
-              sorted({name for name in by_library if name.startswith("GPUMEM_")} - variables))
-    tap.check("gpumem(1) or host-backend.md has each other variable that is read", sorted((by_library | by_program) - variables - in_manual))
+              sorted({name for name in by_library if name.startswith("GPUMEM_")} - of_default_instance))
+    tap.check("gpumem(1) has each other variable that is read", sorted((by_library | by_program) - of_default_instance - in_manual))
     tap.check("gpumem(1) has no variable that nothing reads", sorted(in_manual - by_library - by_program))
 
     everywhere = variables_of_everything(root, constants)
-    page = pages[docs / "environment.md"]
-    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    set_by_cargo = set(re.findall(r"`(\w+)`", re.search(r"cargo sets (.*?):\n", page, re.DOTALL)[1]))
-    tap.check("environment.md has each variable that is read, once",
-              [f"{name}, read by {everywhere[name]}" for name in sorted(everywhere.keys() - {*rows} - set_by_cargo)] +
-              [f"twice: {name}" for name in sorted({name for name in rows if rows.count(name) > 1})])
-    tap.check("environment.md has no variable that nothing reads", sorted(({*rows} | set_by_cargo) - everywhere.keys()))
+    set_by_cargo = set(re.findall(r"`(\w+)`", re.search(r"cargo sets (.*?):\n", pages[environment], re.DOTALL)[1]))
+    tap.check("each variable has a comment where it is read: NAME | values | default | meaning",
+              [f"{name}, read by {everywhere[name]}" for name in sorted(everywhere.keys() - {*with_comment} - set_by_cargo)])
+    tap.check("each variable has one such comment, and none stands where nothing reads the variable",
+              [f"twice: {name}" for name in sorted({name for name in with_comment if with_comment.count(name) > 1})] + strays +
+              sorted(({*with_comment} | set_by_cargo) - everywhere.keys()))
 
     masked = re.search(r"entry points to treat as missing: ((?:.|\n)*?)NULL means", headers)[1]
-    tap.check("host-backend.md has each entry point that can be masked",
-              [name for name in re.findall(r"`(\w+)`", masked) if f"`{name}`" not in pages[docs / "host-backend.md"]])
+    tap.check("environment.md has each entry point that can be masked",
+              [name for name in re.findall(r"`(\w+)`", masked) if f"`{name}`" not in tables["host backend"]])
 
     tap.check("threads-fork-exit.md has what a host function may call",
               host_function_list(root, pages[docs / "threads-fork-exit.md"]))

@@ -161,6 +161,7 @@ char* begin_file(const char* path, size_t size) {
 
 // Under the mutex. Whether there is a file now. `first` is when the call began that opens it.
 bool begin(uint64_t first) {
+  // GPUMEM_TRACE_FILE | a file | none | set for the program that is recorded: the file to write
   const char* const path = secure_getenv("GPUMEM_TRACE_FILE");
   if (path == nullptr) return false;
   static bool watches = false;
@@ -401,6 +402,8 @@ PFN_gpumem_table_get table_get_of_library = nullptr;
 void load() {
   void* library = dlsym(RTLD_NEXT, "gpumem_version") != nullptr ? RTLD_NEXT : nullptr;
   if (library == nullptr) library = dlopen("libgpumem.so.0", RTLD_NOW | RTLD_NOLOAD);
+  // GPUMEM_TRACE_LIBRARY | a file | `libgpumem.so.0` | set for the program that is recorded: the library of
+  // gpumem
   const char* const path = secure_getenv("GPUMEM_TRACE_LIBRARY");
   if (library == nullptr) library = dlopen(path != nullptr ? path : "libgpumem.so.0", RTLD_NOW);
   if (library == nullptr) end_without("the library cannot be loaded", dlerror());

@@ -39,6 +39,8 @@ constexpr int kExitSignal = 128;
 
 // Found from where this program lies, so that a tree can be moved as a whole.
 std::string shim_path() {
+  // GPUMEM_TRACE_SHIM | a file | that installed with `gpumem` | the library that
+  // [gpumem trace record](where-memory.md#gpumem-trace) puts before that of gpumem
   const char* const named = std::getenv("GPUMEM_TRACE_SHIM");
   fs::path shim;
   if (named != nullptr && *named != 0) {
@@ -146,6 +148,7 @@ std::set<std::string> files_beside(const std::string& file) {
 }
 
 [[noreturn]] void become(const TraceOptions& options, const std::string& file, const std::string& shim) {
+  // LD_PRELOAD | a list of files | none | goes on to the program that is recorded, behind that library
   const char* const before = std::getenv("LD_PRELOAD");
   setenv("LD_PRELOAD", (before == nullptr || *before == 0 ? shim : shim + ':' + before).c_str(), 1);
   setenv("GPUMEM_TRACE_LIBRARY", library_path().c_str(), 1);

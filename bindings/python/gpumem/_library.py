@@ -95,6 +95,9 @@ def load() -> ctypes.CDLL:
     global _loaded
     with _lock:
         if _loaded is None:
+            # GPUMEM_LIBRARY | a file | that of the package, or the system's | the library, for
+            # [Python](python.md#installation), [C#](csharp.md#loading-the-library), [Go](go.md#loading-the-library) and
+            # [Rust](rust.md#loading) where they load it, and for a program that `gpumem trace record` starts
             named, own = os.environ.get("GPUMEM_LIBRARY"), os.path.join(os.path.dirname(os.path.abspath(__file__)), SONAME)
             if named:
                 path, source = named, "named by the environment variable GPUMEM_LIBRARY"

@@ -13,13 +13,21 @@ const TOO_NEW: Version = (1, 0, 0);
 
 /// Variables that decide where the library is looked for.
 const VARIABLES: [&str; 8] = [
+    // DOCS_RS | any | not set | documentation only, without a library
     "DOCS_RS",
+    // GPUMEM_LIB_DIR | a folder | pkg-config's | folder of `libgpumem.so`, without pkg-config
     "GPUMEM_LIB_DIR",
+    // GPUMEM_LOAD | 1, 0 | as the features say | 1: [load](rust.md#loading) the library at run time; 0: link it
     "GPUMEM_LOAD",
+    // PKG_CONFIG | a program | `pkg-config` | the program that finds the library
     "PKG_CONFIG",
+    // PKG_CONFIG_PATH | folders | none | folders of `gpumem.pc`
     "PKG_CONFIG_PATH",
+    // PKG_CONFIG_LIBDIR | folders | the system's | the same, in place of the system's
     "PKG_CONFIG_LIBDIR",
+    // PKG_CONFIG_SYSROOT_DIR | a folder | none | folder that stands for the root of the system
     "PKG_CONFIG_SYSROOT_DIR",
+    // PKG_CONFIG_ALLOW_CROSS | any | not set | pkg-config is for the machine that the program is built for
     "PKG_CONFIG_ALLOW_CROSS",
 ];
 

@@ -78,7 +78,7 @@ void read_text(const char* name, std::string* out) {
   if (const char* text = platform::environment(name)) *out = text;
 }
 
-// The comment of each variable is its row in docs/host-backend.md: the default, and what it means.
+// The comment of each variable is its row in docs/environment.md.
 Result<OpenRequest> request_from_environment() {
   static constexpr std::array<Word, 3> kBackends{
       {{"any", GPUMEM_BACKEND_ANY}, {"cuda", GPUMEM_BACKEND_CUDA}, {"host", GPUMEM_BACKEND_HOST}}};
@@ -87,51 +87,59 @@ Result<OpenRequest> request_from_environment() {
   OpenRequest request;
   request.name = "default";
   backend::HostOptions& host = request.options.host;
-  // `any` | `any`, `cuda` or `host`; `any` takes the host backend where no GPU can be used
+  // GPUMEM_BACKEND | `any`, `cuda`, `host` | `any` | the backend; `any` takes the host backend where no GPU
+  // can be used
   GPUMEM_TRY(read_word("GPUMEM_BACKEND", kBackends, "any, cuda or host", &request.backend));
-  // no limit | limit on the page-locked bytes that live at once, including registered ones
+  // GPUMEM_PIN_BUDGET | bytes | no limit | limit on the page-locked bytes that live at once, [including
+  // registered ones](choosing.md#how-much-pinned-memory)
   GPUMEM_TRY(read_number("GPUMEM_PIN_BUDGET", &request.pin_budget));
-  // as many as help | number of threads for each device that copy
-  // [ordinary memory](choosing.md#copies-of-ordinary-memory), or `off`; only the cuda backend has them
+  // GPUMEM_TRANSFER_THREADS | a number, `off` | as many as help | number of threads for each device that copy
+  // [ordinary memory](choosing.md#copies-of-ordinary-memory); only the cuda backend has them
   GPUMEM_TRY(read_transfer_threads("GPUMEM_TRANSFER_THREADS", &request.transfer.threads));
-  // 4 MiB for each | limit on the page-locked bytes that these threads use for a device
+  // GPUMEM_TRANSFER_BYTES | bytes | 4 MiB for each thread | limit on the page-locked bytes that these threads
+  // use for a device
   GPUMEM_TRY(read_number("GPUMEM_TRANSFER_BYTES", &request.transfer.bytes));
-  // 2 | number of emulated devices, 1 to 64; 0 means the default
+  // GPUMEM_HOST_DEVICES | 1 to 64 | 2 | number of emulated devices
   GPUMEM_TRY(read_number("GPUMEM_HOST_DEVICES", &host.device_count));
-  // 4 GiB | memory of each device; the system's memory is taken only as blocks are allocated
+  // GPUMEM_HOST_DEVICE_BYTES | bytes, from the granularity to 2^63-1 | 4 GiB | memory of each device; the
+  // system's memory is taken only as blocks are allocated
   GPUMEM_TRY(read_number("GPUMEM_HOST_DEVICE_BYTES", &host.device_bytes));
-  // 512 | unit in which device memory is charged; a power of two from 512 to 1 GiB
+  // GPUMEM_HOST_GRANULARITY | a power of two from 512 to 1 GiB | 512 | unit in which device memory is charged
   GPUMEM_TRY(read_number("GPUMEM_HOST_GRANULARITY", &host.granularity));
-  // on | [strict mode](#strict-mode)
+  // GPUMEM_HOST_STRICT | on, off | on | [strict mode](host-backend.md#strict-mode)
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_STRICT", &host.strict));
-  // as `strict` | fresh memory is filled with the byte 0xA5
+  // GPUMEM_HOST_FILL | on, off | as `strict` | fresh memory is filled with the byte 0xA5
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_FILL", &host.fill));
-  // 64 | number of freed address ranges that stay inaccessible before they are reused, 1 to 65536
+  // GPUMEM_HOST_QUARANTINE | 1 to 65536 | 64 | number of freed address ranges that stay inaccessible before
+  // they are reused
   GPUMEM_TRY(read_number("GPUMEM_HOST_QUARANTINE", &host.quarantine));
-  // off | devices can access ordinary memory
+  // GPUMEM_HOST_PAGEABLE | on, off | off | devices can access ordinary memory
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_PAGEABLE", &host.pageable));
-  // off | registered memory has the same address for CPU and devices
+  // GPUMEM_HOST_SAME_POINTER | on, off | off | registered memory has the same address for CPU and devices
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_SAME_POINTER", &host.same_pointer));
-  // on | the CPU and devices use [managed memory](managed-memory.md) at the same time; off, as on older GPUs
+  // GPUMEM_HOST_CONCURRENT | on, off | on | the CPU and devices use [managed memory](managed-memory.md) at
+  // the same time; off, as on older GPUs
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_CONCURRENT", &host.concurrent));
-  // on | physical memory can be compressible
+  // GPUMEM_HOST_COMPRESSIBLE | on, off | on | physical memory can be compressible
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_COMPRESSIBLE", &host.compressible));
-  // 2 MiB | unit of physical memory and of mappings; a power of two from the page size to 1 GiB
+  // GPUMEM_HOST_VMM_GRANULARITY | a power of two from the page size to 1 GiB | 2 MiB | unit of [physical
+  // memory and of mappings](virtual-memory.md)
   GPUMEM_TRY(read_number("GPUMEM_HOST_VMM_GRANULARITY", &host.vmm_granularity));
-  // `all` | links between devices: `all`, `none`, or a list such as `0>1,1>0`
+  // GPUMEM_HOST_PEERS | `all`, `none`, a list such as `0>1,1>0` | `all` | links between devices
   read_text("GPUMEM_HOST_PEERS", &host.peers);
-  // `try` | `try`: lock pinned memory if the limits allow it; `require`: fail if they do not;
-  // `off`: never lock
+  // GPUMEM_HOST_LOCK | `try`, `require`, `off` | `try` | `try`: lock pinned memory if [the
+  // limits](host-backend.md#limits-of-the-system) allow it; `require`: fail if they do not; `off`: never lock
   GPUMEM_TRY(read_word("GPUMEM_HOST_LOCK", kLockModes, "try, require or off", &host.lock_mode));
-  // 256 MiB | memory is locked in pieces of this size; a multiple of the page, at most 2^63-1
+  // GPUMEM_HOST_LOCK_PIECE | bytes, a multiple of the page, up to 2^63-1 | 256 MiB | memory is locked in
+  // pieces of this size
   GPUMEM_TRY(read_number("GPUMEM_HOST_LOCK_PIECE", &host.lock_piece));
-  // 65500 | number of pieces that can be registered at once
+  // GPUMEM_HOST_REGISTER_MAX | a number | 65500 | number of pieces that can be registered at once
   GPUMEM_TRY(read_number("GPUMEM_HOST_REGISTER_MAX", &host.register_count_max));
-  // those of the machine | number of NUMA nodes to simulate, 1 to 64
+  // GPUMEM_HOST_NUMA_NODES | 1 to 64 | those of the machine | number of NUMA nodes to simulate
   GPUMEM_TRY(read_number("GPUMEM_HOST_NUMA_NODES", &host.numa_nodes));
-  // none | entry points to treat as missing: a list of `launch_host_function`, `write_value`, `wait_value`,
-  // `register`, `copy_2d`, `fill_2d`, `peer_access`, `vmm` (all of virtual memory management) and `sharing`
-  // (all sharing between processes), with commas between
+  // GPUMEM_HOST_MASKED | a list of `launch_host_function`, `write_value`, `wait_value`, `register`,
+  // `copy_2d`, `fill_2d`, `peer_access`, `vmm` (all of virtual memory management) and `sharing` (all sharing
+  // between processes), with commas between | none | entry points to treat as missing
   read_text("GPUMEM_HOST_MASKED", &host.masked);
   return request;
 }

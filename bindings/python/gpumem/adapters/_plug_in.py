@@ -13,6 +13,8 @@ from ..errors import LibraryNotFound
 
 
 # What path() takes for the functions of C that other packages of Python call.
+# GPUMEM_PYTHON_LIBRARY | a file | that of the package, or beside the library | `libgpumem-python.so`: [CuPy](cupy-numba.md),
+# [DLPack](arrow-dlpack.md#compiled-consumers)
 PYTHON = "libgpumem-python.so", "GPUMEM_PYTHON_LIBRARY"
 
 

@@ -44,6 +44,8 @@ class Saver:
     """The library, and calls of its group for the regions with a tag, or None for all."""
 
     def __init__(self) -> None:
+        # GPUMEM_TMS_LIBRARY | a file | that of the package, or beside the library | `libgpumem-tms.so`:
+        # [vLLM](serving.md#vllm), [tensors that sleep](pytorch.md#tensors-that-sleep)
         path = _plug_in.path("libgpumem-tms.so", "GPUMEM_TMS_LIBRARY")
         self._library = library = _plug_in.load(path)
         for name, result, arguments in (
@@ -102,6 +104,9 @@ class Saver:
 @contextlib.contextmanager
 def _no_expandable_segments() -> Iterator[None]:
     """A MemPool does not work with them (pytorch#147851). What one setting leaves out, PyTorch resets, so all are passed."""
+    # PYTORCH_ALLOC_CONF | PyTorch's own | empty | expandable segments are off while [vLLM](serving.md#vllm) or a
+    # [`SleepPool`](pytorch.md#tensors-that-sleep) allocates
+    # PYTORCH_CUDA_ALLOC_CONF | PyTorch's own | empty | the older name of that
     settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     without = settings.replace("expandable_segments:True", "expandable_segments:False")
     if without == settings:

@@ -172,6 +172,7 @@ _since: Dict[int, _Stats] = {}  # when accumulated statistics were reset
 def library_path() -> str:
     """The file that PyTorch loads: the one that the environment variable GPUMEM_TORCH_LIBRARY names, or the one in this package,
     or the one that belongs to the library of gpumem, installed or in its build folder."""
+    # GPUMEM_TORCH_LIBRARY | a file | that of the package, or beside the library | `libgpumem-torch.so`: [PyTorch](pytorch.md)
     return _plug_in.path("libgpumem-torch.so", "GPUMEM_TORCH_LIBRARY")
 
 

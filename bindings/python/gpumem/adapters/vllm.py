@@ -17,7 +17,9 @@ from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepMode
 from ..errors import Error
 from ._torch_sleep import Saver
 
+# GPUMEM_VLLM | 1, 0 | 0 | gpumem allocates for the [workers of vLLM](serving.md#vllm)
 _SWITCH = "GPUMEM_VLLM"  # the worker allocates before it asks for a mode
+# VLLM_SLEEP_MODE_RELEASE_HOST_MEMORY | 1, 0 | 0 | page-locked memory is not kept for the [next sleep](serving.md#vllm)
 _RELEASE = "VLLM_SLEEP_MODE_RELEASE_HOST_MEMORY"
 _KEPT = ("weights",)  # what level 1 keeps
 _PACE = 1 << 30  # bytes a second that are page-locked ahead, so that what starts meanwhile gets at the driver

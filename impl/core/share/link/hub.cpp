@@ -33,6 +33,8 @@ Result<std::string> hub_address(const char* given, bool make_folder) {
   if (path[0] != '@') {
     if (has_parent_folder(path)) return bad_path(path, "has a folder `..`; pass it without");
     if (path.find('/') == std::string::npos) {
+      // XDG_RUNTIME_DIR | a full path | none | in its folder `gpumem`, or else in `/tmp/gpumem-UID`, are
+      // [hubs](sharing.md#hubs) without a path; `gpumem why` looks there too
       const char* const runtime = platform::environment("XDG_RUNTIME_DIR");
       const std::string folder = runtime != nullptr && runtime[0] == '/'
                                      ? std::string(runtime) + "/gpumem"
