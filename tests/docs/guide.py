@@ -38,12 +38,17 @@ def leads_somewhere(page, target, anchor):
 
 
 def numbers_not_measured(docs, text):
-    """The times and rates of a row that are in none of the files of docs/measured that it links to."""
-    missing = []
+    """The times and rates of a row that are in none of the files of docs/measured that it links to, those of the tree that are in no such
+    row, and answers of the tree that have none."""
+    cost = r"([\d.]+(?: to [\d.]+)?) (?:ns|us|ms|GB/s)\b"
+    tree = text.split("## Which one?\n")[1].split("```\n")[1]
+    known = set(re.findall(cost, "".join(re.findall(r"^\|.*\]\(measured/.*\|$", text, re.MULTILINE))))
+    missing = [f"{number}: in the tree" for number in re.findall(cost, tree) if number not in known]
+    missing += [f"no cost: {answer}" for answer in re.split(r"--> |  (?=used )", tree)[1:] if answer.strip() and not re.search(cost, answer)]
     for row in re.findall(r"^\|.*\]\(measured/.*\|$", text, re.MULTILINE):
         files = [docs / name for name in re.findall(r"\]\((measured/[^)]*)\)", row)]
         there = "".join(file.read_text(encoding="utf-8") for file in files if file.exists())
-        numbers = set(re.findall(r"([\d.]+(?: to [\d.]+)?) (?:ns|us|ms|GB/s)\b", row))
+        numbers = set(re.findall(cost, row))
         missing += [f"{number}: {row}" for number in sorted(numbers) if not re.search(rf"(?<![\d.,]){re.escape(number)}(?![.,]?\d)", there)]
     return missing
 
