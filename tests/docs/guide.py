@@ -53,6 +53,20 @@ def numbers_not_measured(docs, text):
     return missing
 
 
+def without_figure(docs, pages):
+    """Kinds of memory that have no line in the figure of choosing.md, and sections of other pages that should have a figure and have none."""
+    kinds = pages[docs / "choosing.md"].split("## Which one?\n")[0]
+    figure = kinds.split("```\n")[1]
+    rows = [re.sub(r"^pinned, |:.*|\[|\].*", "", row) for row in re.findall(r"^\| (?!Kind)(\S.*?) \|", kinds, re.MULTILINE)]
+    missing = [f"choosing.md: {kind}" for kind in rows if not re.search(rf"^ {kind} ", figure, re.MULTILINE)]
+    for name, heading in (("choosing", "Memory that the device uses in place"), ("managed-memory", "Managed memory"), ("pools", "The layers"),
+                          ("virtual-memory", "Virtual memory, growth and sleep"), ("virtual-memory", "The sizes of a buffer"),
+                          ("sharing", "Between two processes"), ("sharing", "Hubs"), ("sharing", "Rings")):
+        section = re.split(r"^#", re.split(rf"^#+ {heading}\n", pages[docs / f"{name}.md"], flags=re.MULTILINE)[1], flags=re.MULTILINE)[0]
+        missing += [] if "" in re.findall(r"^```(\w*)\n.*?^```$", section, re.DOTALL | re.MULTILINE) else [f"{name}.md: {heading}"]
+    return missing if rows else ["no kind of memory"]
+
+
 def setups_that_differ(pages):
     """Meson ignores the options of a second setup of a folder, so a page must not name it with others."""
     known = {}
@@ -248,6 +262,7 @@ def main():
                               for header in (root / "capi" / "include" / "gpumem").glob("*.h"))])
 
     tap.check("choosing.md has only costs that were measured", numbers_not_measured(docs, pages[docs / "choosing.md"]))
+    tap.check("each kind of memory has a figure", without_figure(docs, pages))
     tap.check("backend.md has what a backend must and may have, and where backends are told apart", backend_page(root, pages[docs / "backend.md"]))
     for name in ("architecture.md", "add-a-function.md", "backend.md", "testing.md"):
         tap.check(f"{name} names no file that does not exist", paths_that_lead_nowhere(root, pages[docs / name]))
