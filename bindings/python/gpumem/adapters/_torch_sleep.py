@@ -104,8 +104,8 @@ class Saver:
 @contextlib.contextmanager
 def _no_expandable_segments() -> Iterator[None]:
     """A MemPool does not work with them (pytorch#147851). What one setting leaves out, PyTorch resets, so all are passed."""
-    # PYTORCH_ALLOC_CONF | PyTorch's own | empty | expandable segments are off while [vLLM](serving.md#vllm) or a
-    # [`SleepPool`](pytorch.md#tensors-that-sleep) allocates
+    # PYTORCH_ALLOC_CONF | PyTorch's own | empty | expandable segments are off while [vLLM](serving.md#vllm) or
+    # [a pool that sleeps](pytorch.md#tensors-that-sleep) allocates
     # PYTORCH_CUDA_ALLOC_CONF | PyTorch's own | empty | the older name of that
     settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     without = settings.replace("expandable_segments:True", "expandable_segments:False")
