@@ -23,7 +23,7 @@ from tap import Tap
 OLDEST = (3, 9)  # as pyproject.toml says
 TIME_LIMIT = 900
 GUIDE = "python.md", "arrow-dlpack.md"  # their code runs
-OTHER_PACKAGES = "cupy-numba.md", "serving.md"  # and theirs, over stand-ins
+OTHER_PACKAGES = "cupy-numba.md", "pytorch.md", "serving.md"  # and theirs, over stand-ins
 OTHER_PROGRAM = re.compile(r'"""\n(import .*?)"""', re.DOTALL)
 
 

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs the code of a page of the guide over the fake driver, with stand-ins for the packages that it needs.
-Usage: python3 -m tests.guides .../cupy-numba.md or .../serving.md"""
+Usage: python3 -m tests.guides .../cupy-numba.md, .../pytorch.md or .../serving.md"""
 
 import contextlib
 import ctypes
 import importlib
+import math
 import os
 import re
 import sys
 import tempfile
 import types
+import weakref
 from pathlib import Path
 
 import gpumem
@@ -67,6 +69,142 @@ def cupy_numba(page):
         ("cupy", 1, 8 << 30), ("numba", 1, 8 << 30), ("cuda.core", 1, 8 << 30)], shown
     del kept, device_memory
     managers[-1].reset()
+
+
+# ---- pytorch.md ----
+
+class Tensor(test_adapters.Tensor):
+    """Over memory of the host, or the size and the address of memory on the GPU."""
+
+    def detach(self):
+        return self.storage
+
+    def fill_(self, value):
+        for number in range(self.storage.nbytes // 4):
+            ctypes.c_float.from_address(self.storage.address + 4 * number).value = value
+
+
+def torch_stand_in():
+    """PyTorch as far as it takes memory: from the pool that is used, or else from the allocator that is plugged in. Its own is nothing."""
+    names = {"__name__": "torch"}
+    exec(test_vllm.TORCH, names)
+    exec(test_adapters.TORCH_STAND_IN, names)
+    torch, current, MemPool = names["torch"], names["current"], names["MemPool"]
+    names["Inner"].malloc = property(lambda allocator: allocator.alloc)
+
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    def empty(*shape, dtype=4, device="cuda"):
+        size, tensor = math.prod(shape) * dtype, Tensor(None, shape=shape)
+        if size > 1 << 40:
+            raise OutOfMemoryError("of C++, which a stand-in cannot catch")
+        tensor.size = min(size, 16 * MIB)  # the fake device is small
+        if MemPool.current:
+            tensor.address = names["empty"](tensor.size)
+            segment = MemPool.current.segments[-1]
+            segment["allocated_size"] = tensor.size
+            weakref.finalize(tensor, segment.update, allocated_size=0).atexit = False
+        elif current:
+            tensor.address = current[0].alloc(tensor.size, 0, None)
+            weakref.finalize(tensor, current[0].free, tensor.address, tensor.size, 0, None).atexit = False
+        return tensor
+
+    def to(tensor, device, non_blocking):
+        made = empty(*tensor.shape)
+        names["write"](made.address, ctypes.string_at(tensor.storage.address, made.size))
+        return made
+
+    class Linear:
+        def __init__(self, *shape):
+            self.shape = shape
+
+        def cuda(self):
+            self.weight, self.gradient = empty(*self.shape), None
+            self.content = bytes(range(256)) * (self.weight.size // 256)
+            if hasattr(self.weight, "address"):
+                names["write"](self.weight.address, self.content)
+            return self
+
+        def parameters(self):
+            return [self]
+
+        def __call__(self, data):
+            return types.SimpleNamespace(sum=lambda: types.SimpleNamespace(backward=self.backward))
+
+        def backward(self):
+            self.gradient = empty(*self.shape)
+
+        def intact(self):
+            return names["read"](self.weight.address, self.weight.size) == self.content
+
+    class AdamW:
+        def __init__(self, parameters):
+            self.parameters, self.state = parameters, []
+
+        def step(self):
+            self.state = self.state or [empty(*one.shape) for one in self.parameters for _ in range(2)]
+
+        def zero_grad(self, set_to_none):
+            for one in self.parameters:
+                one.gradient = None
+
+    def stats():
+        return torch._C._cuda_memoryStats(0)
+
+    Tensor.to = to
+    torch.uint8, torch.empty, torch.randn = 1, empty, empty
+    torch.from_dlpack = lambda array: Tensor(test_adapters.from_dlpack(array))
+    torch.get_default_dtype = lambda: types.SimpleNamespace(itemsize=4)
+    torch.nn, torch.optim = types.SimpleNamespace(Linear=Linear), types.SimpleNamespace(AdamW=AdamW)
+    torch.cuda.MemPool, torch.cuda.use_mem_pool, torch.cuda.OutOfMemoryError = MemPool, names["use_mem_pool"], OutOfMemoryError
+    torch.cuda.memory._set_allocator_settings = lambda settings: None
+    torch.cuda.max_memory_allocated = lambda: stats()["allocated_bytes"]["all"]["peak"]
+    torch.cuda.memory_stats = lambda: {"reserved_bytes.all.current": stats()["reserved_bytes"]["all"]["current"]}
+    torch.cuda.reset_peak_memory_stats = lambda: torch._C._cuda_resetPeakMemoryStats(0)
+    torch.cuda.empty_cache = lambda: current and ctypes.CFUNCTYPE(None)(current[0].reset_fn)()
+    torch.cuda.set_per_process_memory_fraction = lambda fraction: ctypes.CFUNCTYPE(None, ctypes.c_double, ctypes.c_int)(
+        current[0].memory_fraction_fn)(fraction, 0)
+    return torch, names
+
+
+def pytorch(page):
+    torch, host = torch_stand_in()
+    adapter = importlib.import_module("gpumem.adapters.torch")
+    shown = []
+    names = {"gpumem": gpumem, "torch": torch, "print": lambda *words: shown.append(words)}
+
+    # Without install(), and so before it.
+    as_tensor, mem_pool, sleep_pool = blocks(page, "py")
+    run(page, as_tensor, names)
+    assert names["view"].address == names["memory"].device_pointer and names["view"].shape == (32, 32)
+    run(page, mem_pool, names)
+    assert [segment["address"] for segment in names["pool"].segments] == [names["weights"].address]
+    asleep = sleep_pool.replace("pool.sleep()", "pool.sleep(); awake.append(pool.info().awake_count)")
+    names["awake"] = []
+    run(page, asleep, names)
+    info = names["pool"].info()
+    # The weights, and twice as much of AdamW.
+    assert (names["awake"], info.size, info.awake_count) == ([0], 3 * names["model"].weight.size, 3), info
+    assert names["model"].intact()
+
+    install, train, limits, statistics, pinned = blocks(page, "python")
+    run(page, install, names)
+    (inner,) = host["current"]
+    ctypes.CFUNCTYPE(None, ctypes.c_int)(inner.init_fn)(1)
+    run(page, train, names)
+    # The weights, their gradient, and what goes in.
+    assert len(shown) == 1 and min(shown.pop()) >= 2 * names["model"].weight.size, shown
+    run(page, limits, names)
+    assert len(shown) == 1 and isinstance(shown.pop()[0], torch.cuda.OutOfMemoryError)
+    assert 0.79 < adapter._memory_fraction() <= 0.8
+    run(page, statistics, names)
+    assert names["statistics"]["allocated_bytes.all.current"] >= names["model"].weight.size
+    assert [words[:2] for words in shown] == [(0, (0, 0))] and shown[0][2] >= shown[0][3] > 0, shown
+    stream = adapter._instance().device(0).stream()
+    torch.cuda.current_stream = lambda: test_adapters.TorchStream(stream)
+    run(page, pinned, names)
+    assert host["read"](names["batch"].address, 8) == bytes([0, 0, 0x80, 0x3f] * 2) and adapter.pinned_pool().info().live_count == 0
 
 
 # ---- serving.md ----
@@ -142,4 +280,4 @@ def serving(page):
 
 
 if __name__ == "__main__":
-    {"cupy-numba": cupy_numba, "serving": serving}[Path(sys.argv[1]).stem](Path(sys.argv[1]))
+    {"cupy-numba": cupy_numba, "pytorch": pytorch, "serving": serving}[Path(sys.argv[1]).stem](Path(sys.argv[1]))

@@ -916,9 +916,9 @@ class Tensor:
 
     def view(self, what):
         if not isinstance(what, tuple):
-            return Tensor(self.storage, what, (self.storage.nbytes // what.itemsize,))
+            return type(self)(self.storage, what, (self.storage.nbytes // what.itemsize,))
         assert self.storage.nbytes == self.dtype.itemsize * math.prod(what)
-        return Tensor(self.storage, self.dtype, what)
+        return type(self)(self.storage, self.dtype, what)
 
     def untyped_storage(self):
         return types.SimpleNamespace(data_ptr=lambda: self.storage.address if self.storage.nbytes else 0)
