@@ -202,6 +202,29 @@ def backend_page(root, page):
     return problems + [f"tells backends apart, or does not any more: {name}" for name in sorted(tells ^ listed)]
 
 
+def python_names(root, page):
+    """Names under "From PyCUDA" of porting.md that the Python package lacks: in the text, in the second column, and behind a name of the
+    package or of an object in the third."""
+    sys.path.insert(0, str(root / "bindings" / "python"))
+    import gpumem
+    intro, table = page.split("## From PyCUDA\n")[1].split("\n## ")[0].split("| PyCUDA |")
+    of_module, of_base = intro.split("So have")
+    beginnings, endings = re.search(r";\s+([^;]*), each with([^;]*);", of_module).groups()
+    listed = [*re.findall(r"`(\w+)`", re.sub(r"`device`|;[^;]*, each with[^;]*;", "", of_module)),
+              *(begin + end for begin in re.findall(r"`(\w+_)`", beginnings) for end in re.findall(r"`(\w+)`", endings))]
+    objects = {"gpumem": gpumem, "device": gpumem.Device, "memory": gpumem.Memory, "event": gpumem.Event, "Stream": gpumem.Stream}
+    wrong = [name for name in listed if not hasattr(gpumem, name)]
+    wrong += [f"base.{name}" for name in re.findall(r"`(\w+)`", of_base.replace("`base`", "")) if not hasattr(gpumem.View, name)]
+    for cells in re.findall(r"^\| `[^|]*\|([^|]*)\|([^|]*)\|$", table, re.MULTILINE):
+        for code in re.findall(r"`([^`]+)`", "".join(cells)):
+            name, method = re.match(r"(\w+)(?:\.(\w+))?", code).groups()
+            if name in objects and method:
+                wrong += [] if hasattr(objects[name], method) else [code]
+            elif f"`{name}`" in cells[0] or re.match(r"[A-Z]\w+\(", code):
+                wrong += [] if any(hasattr(each, name) for each in (gpumem, gpumem.Instance, gpumem.Stream)) else [code]
+    return wrong if len(listed) > 20 else ["the text lists no functions"]
+
+
 def paths_that_lead_nowhere(root, text):
     """A path may begin at any folder, and leave out what a file name ends in."""
     known = set()
@@ -264,6 +287,7 @@ def main():
     tap.check("choosing.md has only costs that were measured", numbers_not_measured(docs, pages[docs / "choosing.md"]))
     tap.check("each kind of memory has a figure", without_figure(docs, pages))
     tap.check("backend.md has what a backend must and may have, and where backends are told apart", backend_page(root, pages[docs / "backend.md"]))
+    tap.check("porting.md has no name of Python that the package lacks", python_names(root, pages[docs / "porting.md"]))
     for name in ("architecture.md", "add-a-function.md", "backend.md", "testing.md"):
         tap.check(f"{name} names no file that does not exist", paths_that_lead_nowhere(root, pages[docs / name]))
 
