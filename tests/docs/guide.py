@@ -284,6 +284,9 @@ def main():
                    if not any(f"{name}(" in header.read_text(encoding="utf-8")
                               for header in (root / "capi" / "include" / "gpumem").glob("*.h"))])
 
+    in_cpp = [path.name for path in sorted((root / "capi" / "include" / "gpumem").glob("*.hpp"))]
+    tap.check("index.md and cpp.md name the headers that the reference leaves out",
+              [f"{page}: {name}" for page in ("index", "cpp") for name in in_cpp if f"{name}`" not in pages[docs / f"{page}.md"]])
     tap.check("choosing.md has only costs that were measured", numbers_not_measured(docs, pages[docs / "choosing.md"]))
     tap.check("each kind of memory has a figure", without_figure(docs, pages))
     tap.check("backend.md has what a backend must and may have, and where backends are told apart", backend_page(root, pages[docs / "backend.md"]))
