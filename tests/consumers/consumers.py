@@ -36,6 +36,12 @@ def run(*command, **env):
     return result.stdout
 
 
+def guide(source, language):
+    """What docs/building.md says in a language."""
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```$", (source / "docs" / "building.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return block
+
+
 def case(tap, name, steps):
     try:
         tap.check(name, [] if "round trip good" in steps() else ["the round trip did not report success"])
@@ -200,19 +206,21 @@ def cmake(tap, name, here, root, build, compiler, kind, *options):
         tap.skip(name, "cmake is not installed")
         return
     (config,) = root.rglob("gpumem-config.cmake")
+    said_by_guide = build.with_suffix(".guide")
+    said_by_guide.write_text(guide(here.parents[1], "cmake"), encoding="utf-8")
     version = re.search(r'PACKAGE_VERSION "(.*)"', (config.parent / "gpumem-config-version.cmake").read_text()).group(1)
 
     def configure(wanted):
         # A launcher before the compiler is a word that CMake keeps apart.
         return run("cmake", "-S", here / "cmake", "-B", build, f"-Dgpumem_DIR={config.parent}",
-                   f"-DCMAKE_C_COMPILER={compiler[-1]}", f"-DGPUMEM_WANTED={wanted}", *options)
+                   f"-DCMAKE_C_COMPILER={compiler[-1]}", f"-DGPUMEM_WANTED={wanted}", f"-DGPUMEM_GUIDE={said_by_guide}", *options)
 
     def steps():
         said = configure(version)
         if f"gpumem {version} is a {kind}" not in said:
             raise RuntimeError(f"not a {kind}:\n{said}")
         run("cmake", "--build", build)
-        return run(build / "linked")
+        return run(build / "program")
 
     case(tap, name, steps)
     refused = []
@@ -272,9 +280,9 @@ def subproject(tap, source, folder):
     here = source / "tests" / "consumers"
     project = folder / "consumer"
     (project / "subprojects").mkdir(parents=True)
-    (project / "meson.build").write_bytes((here / "subproject" / "meson.build").read_bytes())
-    for name in ("linked.c", "round_trip.h"):
-        (folder / name).symlink_to(here / name)
+    (project / "meson.build").write_text((here / "subproject" / "meson.build").read_text(encoding="utf-8") + guide(source, "meson"), encoding="utf-8")
+    (project / "program.c").symlink_to(here / "linked.c")
+    (project / "round_trip.h").symlink_to(here / "round_trip.h")
     (project / "subprojects" / "gpumem").symlink_to(source)
 
     def steps():
@@ -287,7 +295,7 @@ def subproject(tap, source, folder):
             "-Dgpumem:werror=true", "--force-fallback-for=gpumem",
             **{name: launcher + compiler for name, compiler in clang.items()})
         run("meson", "compile", "-C", folder / "build")
-        return run("meson", "test", "-C", folder / "build", "--verbose")
+        return run(folder / "build" / "program")
 
     case(tap, "C, with gpumem as a Meson subproject", steps)
     if (folder / "build" / "build.ninja").exists():
