@@ -543,9 +543,55 @@ TEST_F(Vmm, vmm_6_compressible) {
   unknown.require = UINT64_C(1) << 63;
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(unknown));
   unknown = physical_desc(unit_);
-  unknown.prefer = UINT64_C(4);
+  unknown.prefer = UINT64_C(8);
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(unknown));
 }
+
+TEST_F(Vmm, vmm_6_for_a_decompression_engine) {
+  gpumem_physical_desc desc = physical_desc(unit_);
+  desc.prefer = GPUMEM_PHYSICAL_HW_DECOMPRESS;
+  const bool can = has(GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS);
+  const Physical preferring = create_physical(device_, desc);
+  EXPECT_EQ(preferring.info().granted_flags,
+            can ? gpumem_physical_flags{GPUMEM_PHYSICAL_HW_DECOMPRESS} : gpumem_physical_flags{0});
+  desc.require = GPUMEM_PHYSICAL_HW_DECOMPRESS;
+  if (!can) {
+    EXPECT_STATUS(capability(device_, GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS).status, try_create(desc));
+  } else {
+    const Physical other = create_physical(device_, desc);
+    const Range range = mapped({other, preferring}, 2);
+    put_pattern(instance_, range.base(), 2 * unit_, 3);
+    EXPECT_TRUE(holds_pattern(instance_, range.base(), 2 * unit_, 3));
+  }
+  desc.location = GPUMEM_LOCATION_HOST;
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, try_create(desc)) << "memory of the host";
+}
+
+#ifdef HAVE_CUDA_HEADERS
+TEST_F(Vmm, vmm_6_on_a_device_with_a_decompression_engine) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be told what to answer");
+  constexpr int kAlgorithms = CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK;
+  set_fake_attribute(kAlgorithms, 1);
+  {
+    const Instance instance = open_instance();
+    EXPECT_EQ(capability(instance.device(), GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS).value,
+              uint64_t{GPUMEM_ANSWER_YES});
+    for (const bool wanted : {false, true}) {
+      gpumem_physical_desc desc = physical_desc(unit_);
+      desc.require = wanted ? GPUMEM_PHYSICAL_HW_DECOMPRESS : 0;
+      const Physical block = create_physical(instance.device(), desc);
+      EXPECT_EQ(block.info().granted_flags, desc.require);
+      const RawMapping mapping(block.info().native_handle, unit_);
+      int capable = -1;
+      EXPECT_EQ(raw().cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE,
+                                            mapping.base()),
+                CUDA_SUCCESS);
+      EXPECT_EQ(capable, wanted);
+    }
+  }
+  set_fake_attribute(kAlgorithms, 0);
+}
+#endif
 
 TEST_F(Vmm, vmm_6_either_outcome_on_host) {
   if (!on_host()) SKIP_RULE("the outcome can be chosen on host only");

@@ -108,6 +108,15 @@ void create(int) {
     say("compressible.read_back", cu.MemGetAllocationPropertiesFromHandle(&granted, handle));
     say_number("compressible.granted", granted.allocFlags.compressionType);
   }
+  prop = properties();
+  prop.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+  const CUresult decompress = cu.MemCreate(&handle, kBlock, &prop, 0);
+  say("hw_decompress", decompress);
+  if (decompress == CUDA_SUCCESS) {
+    CUmemAllocationProp granted = {};
+    say("hw_decompress.read_back", cu.MemGetAllocationPropertiesFromHandle(&granted, handle));
+    say_number("hw_decompress.granted", granted.allocFlags.usage);
+  }
   say("null_out", [&] {
     const CUmemAllocationProp plain = properties();
     return cu.MemCreate(nullptr, kBlock, &plain, 0);

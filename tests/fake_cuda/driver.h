@@ -129,8 +129,9 @@ struct Block {
   size_t size;
   CUmemAllocationProp properties;
   std::shared_ptr<Backing> backing;
-  Device* device;         // null for host memory
-  bool imported = false;  // charged to nobody
+  Device* device;           // null for host memory
+  bool imported = false;    // charged to nobody
+  bool decompress = false;  // made for a decompression engine
   uint64_t id;
   unsigned handles;
   unsigned mappings;

@@ -314,8 +314,10 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
       return {true, 1};
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return {true, mapping ? static_cast<uint64_t>(memory.block->properties.requestedHandleTypes) : 0};
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      if (mapping) return {true, memory.block->decompress};
+      [[fallthrough]];
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return {true, memory.kind == Kind::kDevice && !in_pool(memory)};
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return {true, access_of_device(memory)};

@@ -220,6 +220,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   block->size = size;
   block->properties = *properties;
   if (device == nullptr) block->properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  // Of pointers it is answered, and never read back.
+  block->decompress = (properties->allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS) != 0;
+  block->properties.allocFlags.usage = 0;
   // A wish that a device without compression grants by ordinary memory.
   if (device != nullptr && attribute(*device, CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED) == 0)
     block->properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_NONE;

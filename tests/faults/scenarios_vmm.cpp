@@ -37,8 +37,9 @@ constexpr Wanted kShared = {"physical memory to be shared", GPUMEM_LOCATION_DEVI
                             GPUMEM_HANDLE_TYPE_POSIX_FD, 0};
 constexpr Wanted kOnFabric = {"physical memory for the fabric", GPUMEM_LOCATION_DEVICE,
                               GPUMEM_HANDLE_TYPE_FABRIC, 0};
-constexpr Wanted kPreferring = {"physical memory with preferences", GPUMEM_LOCATION_DEVICE, 0,
-                                GPUMEM_PHYSICAL_COMPRESSIBLE | GPUMEM_PHYSICAL_RDMA};
+constexpr Wanted kPreferring = {
+    "physical memory with preferences", GPUMEM_LOCATION_DEVICE, 0,
+    GPUMEM_PHYSICAL_COMPRESSIBLE | GPUMEM_PHYSICAL_RDMA | GPUMEM_PHYSICAL_HW_DECOMPRESS};
 
 Step make(size_t slot, const Wanted& wanted, uint64_t units = 1) {
   Step step{"gpumem_physical_create", [=](World& w) {

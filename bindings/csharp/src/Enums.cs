@@ -240,6 +240,11 @@ namespace GpuMem
     /// Devices outside the GPU, such as network cards, may access the memory. Capability <c>vmm.rdma</c>.
     /// </summary>
     Rdma = Constants.GPUMEM_PHYSICAL_RDMA,
+    /// <summary>
+    /// The device's decompression engine may read and write the memory, as <c>cuMemBatchDecompressAsync()</c> and
+    /// nvCOMP have it do. Capability <c>vmm.hw_decompress</c>.
+    /// </summary>
+    HwDecompress = Constants.GPUMEM_PHYSICAL_HW_DECOMPRESS,
   }
 
   /// <summary>Ways to share physical memory with other processes.</summary>
@@ -427,6 +432,8 @@ namespace GpuMem
     VmmCompressible = Constants.GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
     /// <summary><c>vmm.rdma</c>: can network cards access physical memory?</summary>
     VmmRdma = Constants.GPUMEM_CAPABILITY_VMM_RDMA,
+    /// <summary><c>vmm.hw_decompress</c>: can a decompression engine of the device use physical memory?</summary>
+    VmmHwDecompress = Constants.GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS,
     /// <summary>
     /// <c>share.legacy</c>: can device memory be shared with other processes by handles of the driver?
     /// </summary>

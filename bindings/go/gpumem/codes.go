@@ -149,6 +149,7 @@ type PhysicalFlags uint64
 const (
 	PhysicalCompressible PhysicalFlags = 0x1 // The device may compress the memory.
 	PhysicalRDMA         PhysicalFlags = 0x2 // Devices outside the GPU, such as network cards, may access the memory.
+	PhysicalHwDecompress PhysicalFlags = 0x4 // The device's decompression engine may read and write the memory, as cuMemBatchDecompressAsync() and nvCOMP have it do.
 )
 
 // HandleTypes: ways to share physical memory with other processes.
@@ -253,6 +254,7 @@ const (
 	CapabilityVMMHandleFabric           Capability = 76 // vmm.handle_fabric: can physical memory be shared over the fabric?
 	CapabilityVMMCompressible           Capability = 77 // vmm.compressible: can physical memory be compressible?
 	CapabilityVMMRDMA                   Capability = 78 // vmm.rdma: can network cards access physical memory?
+	CapabilityVMMHwDecompress           Capability = 79 // vmm.hw_decompress: can a decompression engine of the device use physical memory?
 	CapabilityShareLegacy               Capability = 80 // share.legacy: can device memory be shared with other processes by handles of the driver?
 	CapabilityShareEvents               Capability = 81 // share.events: can events be shared?
 	CapabilityShareChannel              Capability = 82 // share.channel: can processes send each other file descriptors, which all sharing needs?
@@ -913,6 +915,7 @@ var constants = []constant{
 	{"Access", "AccessUnknown", "GPUMEM_ACCESS_UNKNOWN", 4},
 	{"PhysicalFlags", "PhysicalCompressible", "GPUMEM_PHYSICAL_COMPRESSIBLE", 0x1},
 	{"PhysicalFlags", "PhysicalRDMA", "GPUMEM_PHYSICAL_RDMA", 0x2},
+	{"PhysicalFlags", "PhysicalHwDecompress", "GPUMEM_PHYSICAL_HW_DECOMPRESS", 0x4},
 	{"HandleTypes", "HandleTypePOSIXFD", "GPUMEM_HANDLE_TYPE_POSIX_FD", 0x1},
 	{"HandleTypes", "HandleTypeFabric", "GPUMEM_HANDLE_TYPE_FABRIC", 0x8},
 	{"RangeFlags", "RangeFixed", "GPUMEM_RANGE_FIXED", 0x1},
@@ -968,6 +971,7 @@ var constants = []constant{
 	{"Capability", "CapabilityVMMHandleFabric", "GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC", 76},
 	{"Capability", "CapabilityVMMCompressible", "GPUMEM_CAPABILITY_VMM_COMPRESSIBLE", 77},
 	{"Capability", "CapabilityVMMRDMA", "GPUMEM_CAPABILITY_VMM_RDMA", 78},
+	{"Capability", "CapabilityVMMHwDecompress", "GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS", 79},
 	{"Capability", "CapabilityShareLegacy", "GPUMEM_CAPABILITY_SHARE_LEGACY", 80},
 	{"Capability", "CapabilityShareEvents", "GPUMEM_CAPABILITY_SHARE_EVENTS", 81},
 	{"Capability", "CapabilityShareChannel", "GPUMEM_CAPABILITY_SHARE_CHANNEL", 82},

@@ -75,6 +75,8 @@ typedef int32_t gpumem_capability;
 #define GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC 76
 #define GPUMEM_CAPABILITY_VMM_COMPRESSIBLE 77 /**< `vmm.compressible`: can physical memory be compressible? */
 #define GPUMEM_CAPABILITY_VMM_RDMA 78         /**< `vmm.rdma`: can network cards access physical memory? */
+/** `vmm.hw_decompress`: can a decompression engine of the device use physical memory? */
+#define GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS 79
 /** `share.legacy`: can device memory be shared with other processes by handles of the driver? */
 #define GPUMEM_CAPABILITY_SHARE_LEGACY 80
 #define GPUMEM_CAPABILITY_SHARE_EVENTS 81 /**< `share.events`: can events be shared? */

@@ -20,6 +20,9 @@ typedef uint64_t gpumem_physical_flags;
 #define GPUMEM_PHYSICAL_COMPRESSIBLE UINT64_C(0x1)
 /** Devices outside the GPU, such as network cards, may access the memory. Capability `vmm.rdma`. */
 #define GPUMEM_PHYSICAL_RDMA UINT64_C(0x2)
+/** The device's decompression engine may read and write the memory, as `cuMemBatchDecompressAsync()` and nvCOMP have it do. Capability
+ * `vmm.hw_decompress`. */
+#define GPUMEM_PHYSICAL_HW_DECOMPRESS UINT64_C(0x4)
 
 /** Ways to share physical memory with other processes: a sum of GPUMEM_HANDLE_TYPE_ values. */
 typedef uint64_t gpumem_handle_types;

@@ -30,7 +30,8 @@ backend::PhysicalRequest decode_physical(Decoder& decode, const core::DeviceObje
         "memory of GPUMEM_LOCATION_HOST has no handle types; use GPUMEM_LOCATION_HOST_NUMA, with the node in "
         "location_id");
   }
-  constexpr gpumem_physical_flags kFlags = GPUMEM_PHYSICAL_COMPRESSIBLE | GPUMEM_PHYSICAL_RDMA;
+  constexpr gpumem_physical_flags kFlags =
+      GPUMEM_PHYSICAL_COMPRESSIBLE | GPUMEM_PHYSICAL_RDMA | GPUMEM_PHYSICAL_HW_DECOMPRESS;
   if (((desc.require | desc.prefer) & ~kFlags) != 0) {
     decode.refuse("the flags 0x%llx are no GPUMEM_PHYSICAL_ values",
                   static_cast<unsigned long long>((desc.require | desc.prefer) & ~kFlags));

@@ -377,6 +377,8 @@ Capability Device::vmm_capability(gpumem_capability capability) {
   compressible.require = GPUMEM_PHYSICAL_COMPRESSIBLE;
   backend::PhysicalRequest rdma;
   rdma.require = GPUMEM_PHYSICAL_RDMA;
+  backend::PhysicalRequest decompress;
+  decompress.require = GPUMEM_PHYSICAL_HW_DECOMPRESS;
 #define GPUMEM_VMM_ATTRIBUTE(name) CU_DEVICE_ATTRIBUTE_##name, #name
   const Trial trials[] = {
       {GPUMEM_CAPABILITY_VMM_DEVICE, GPUMEM_VMM_ATTRIBUTE(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
@@ -394,6 +396,8 @@ Capability Device::vmm_capability(gpumem_capability capability) {
        "creating compressible memory", compressible},
       {GPUMEM_CAPABILITY_VMM_RDMA, GPUMEM_VMM_ATTRIBUTE(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
        "creating memory for network cards", rdma},
+      {GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS, GPUMEM_VMM_ATTRIBUTE(MEM_DECOMPRESS_ALGORITHM_MASK),
+       "creating memory for the decompression engine", decompress},
   };
 #undef GPUMEM_VMM_ATTRIBUTE
   for (const Trial& trial : trials) {
@@ -563,6 +567,7 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
     case GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC:
     case GPUMEM_CAPABILITY_VMM_COMPRESSIBLE:
     case GPUMEM_CAPABILITY_VMM_RDMA:
+    case GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS:
       return vmm_capability(capability);
     case GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN:
     case GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED:

@@ -72,16 +72,24 @@ class ManagedMemory final : public Memory {
   CUdeviceptr base_ = 0;
 };
 
+// By member, since headers of CUDA 13.4 have the id in a union.
+CUmemLocation location_of(CUmemLocationType type, int id) {
+  CUmemLocation location{};
+  location.type = type;
+  location.id = id;
+  return location;
+}
+
 CUmemLocation location_of(const Device& device, const backend::Location& location) {
   switch (location.type) {
     case GPUMEM_LOCATION_DEVICE:
-      return {CU_MEM_LOCATION_TYPE_DEVICE, device.all()[static_cast<size_t>(location.id)]};
+      return location_of(CU_MEM_LOCATION_TYPE_DEVICE, device.all()[static_cast<size_t>(location.id)]);
     case GPUMEM_LOCATION_HOST_NUMA:
-      return {CU_MEM_LOCATION_TYPE_HOST_NUMA, location.id};
+      return location_of(CU_MEM_LOCATION_TYPE_HOST_NUMA, location.id);
     default:
       // Also where the advice has none: the driver reads the location all the same (measured).
       // A batch keeps the id and a single prefetch notes -1 (measured), so that others would seem to differ.
-      return {CU_MEM_LOCATION_TYPE_HOST, CU_DEVICE_CPU};
+      return location_of(CU_MEM_LOCATION_TYPE_HOST, CU_DEVICE_CPU);
   }
 }
 

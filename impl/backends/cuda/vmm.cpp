@@ -354,6 +354,8 @@ CUmemAllocationProp VirtualMemory::properties_for(const backend::PhysicalRequest
   if ((wanted & GPUMEM_PHYSICAL_COMPRESSIBLE) != 0)
     properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
   if ((wanted & GPUMEM_PHYSICAL_RDMA) != 0) properties.allocFlags.gpuDirectRDMACapable = 1;
+  if ((wanted & GPUMEM_PHYSICAL_HW_DECOMPRESS) != 0)
+    properties.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
   return properties;
 }
 
@@ -412,7 +414,8 @@ Result<std::unique_ptr<backend::Physical>> VirtualMemory::try_create(const backe
     CUmemAllocationProp made{};
     GPUMEM_TRY(device_.check(physical->read_back(&made), Place::kHost,
                              "cannot read the properties of the physical memory back"));
-    const gpumem_physical_flags granted = granted_of(made);
+    // What the memory is for is not read back, though the driver knows it of pointers (measured).
+    const gpumem_physical_flags granted = granted_of(made) | (wanted & GPUMEM_PHYSICAL_HW_DECOMPRESS);
     if ((request.require & ~granted) != 0) {
       return make_error(
           GPUMEM_ERROR_UNSUPPORTED,

@@ -249,6 +249,8 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
       return always(GPUMEM_ANSWER_NO, "no other driver reaches emulated devices");
     case GPUMEM_CAPABILITY_VMM_RDMA:
       return always(GPUMEM_ANSWER_NO, "no network card reaches emulated devices");
+    case GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS:
+      return always(GPUMEM_ANSWER_NO, "emulated devices have no decompression engine");
     case GPUMEM_CAPABILITY_POOL_DRIVER:
       return always(GPUMEM_ANSWER_EMULATED, "no other code has memory of an emulated device");
     default:

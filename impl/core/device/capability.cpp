@@ -58,6 +58,7 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC, "vmm.handle_fabric"},
     CapabilityName{GPUMEM_CAPABILITY_VMM_COMPRESSIBLE, "vmm.compressible"},
     CapabilityName{GPUMEM_CAPABILITY_VMM_RDMA, "vmm.rdma"},
+    CapabilityName{GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS, "vmm.hw_decompress"},
     CapabilityName{GPUMEM_CAPABILITY_SHARE_LEGACY, "share.legacy"},
     CapabilityName{GPUMEM_CAPABILITY_SHARE_EVENTS, "share.events"},
     CapabilityName{GPUMEM_CAPABILITY_SHARE_CHANNEL, "share.channel"},

@@ -64,7 +64,8 @@ Result<void> settle(Device& device, backend::PhysicalRequest* request) {
     if ((request->handle_types & type.bit) != 0) GPUMEM_TRY(device.need(type.capability));
   }
   for (const Need& flag : {Need{GPUMEM_PHYSICAL_COMPRESSIBLE, GPUMEM_CAPABILITY_VMM_COMPRESSIBLE},
-                           Need{GPUMEM_PHYSICAL_RDMA, GPUMEM_CAPABILITY_VMM_RDMA}}) {
+                           Need{GPUMEM_PHYSICAL_RDMA, GPUMEM_CAPABILITY_VMM_RDMA},
+                           Need{GPUMEM_PHYSICAL_HW_DECOMPRESS, GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS}}) {
     if (((request->require | request->prefer) & flag.bit) == 0) continue;
     Result<void> can = device.need(flag.capability);
     if (can && request->location != GPUMEM_LOCATION_DEVICE) {

@@ -102,6 +102,7 @@ namespace GpuMem.Interop
     // physical.h
     public const ulong GPUMEM_PHYSICAL_COMPRESSIBLE = 0x1;
     public const ulong GPUMEM_PHYSICAL_RDMA = 0x2;
+    public const ulong GPUMEM_PHYSICAL_HW_DECOMPRESS = 0x4;
     public const ulong GPUMEM_HANDLE_TYPE_POSIX_FD = 0x1;
     public const ulong GPUMEM_HANDLE_TYPE_FABRIC = 0x8;
     // range.h
@@ -161,6 +162,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC = 76;
     public const int GPUMEM_CAPABILITY_VMM_COMPRESSIBLE = 77;
     public const int GPUMEM_CAPABILITY_VMM_RDMA = 78;
+    public const int GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS = 79;
     public const int GPUMEM_CAPABILITY_SHARE_LEGACY = 80;
     public const int GPUMEM_CAPABILITY_SHARE_EVENTS = 81;
     public const int GPUMEM_CAPABILITY_SHARE_CHANNEL = 82;

@@ -368,6 +368,9 @@ constants! {
     /// Devices outside the GPU, such as network cards, may access the memory. Capability
     /// `vmm.rdma`.
     GPUMEM_PHYSICAL_RDMA: gpumem_physical_flags = 0x2;
+    /// The device's decompression engine may read and write the memory, as
+    /// `cuMemBatchDecompressAsync()` and nvCOMP have it do. Capability `vmm.hw_decompress`.
+    GPUMEM_PHYSICAL_HW_DECOMPRESS: gpumem_physical_flags = 0x4;
     /// A file descriptor. Capability `vmm.handle_posix_fd`.
     GPUMEM_HANDLE_TYPE_POSIX_FD: gpumem_handle_types = 0x1;
     /// A handle for other nodes of the fabric. Capability `vmm.handle_fabric`.
@@ -502,6 +505,8 @@ constants! {
     GPUMEM_CAPABILITY_VMM_COMPRESSIBLE: gpumem_capability = 77;
     /// `vmm.rdma`: can network cards access physical memory?
     GPUMEM_CAPABILITY_VMM_RDMA: gpumem_capability = 78;
+    /// `vmm.hw_decompress`: can a decompression engine of the device use physical memory?
+    GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS: gpumem_capability = 79;
     /// `share.legacy`: can device memory be shared with other processes by handles of the driver?
     GPUMEM_CAPABILITY_SHARE_LEGACY: gpumem_capability = 80;
     /// `share.events`: can events be shared?

@@ -201,6 +201,8 @@ codes! {
         VMM_COMPRESSIBLE = GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
         /// `vmm.rdma`: can network cards access physical memory?
         VMM_RDMA = GPUMEM_CAPABILITY_VMM_RDMA,
+        /// `vmm.hw_decompress`: can a decompression engine of the device use physical memory?
+        VMM_HW_DECOMPRESS = GPUMEM_CAPABILITY_VMM_HW_DECOMPRESS,
         /// `share.legacy`: can device memory be shared with other processes by handles of the
         /// driver?
         SHARE_LEGACY = GPUMEM_CAPABILITY_SHARE_LEGACY,
@@ -448,6 +450,9 @@ flags! {
         /// Devices outside the GPU, such as network cards, may access the memory. Capability
         /// `vmm.rdma`.
         RDMA = GPUMEM_PHYSICAL_RDMA,
+        /// The device's decompression engine may read and write the memory, as
+        /// `cuMemBatchDecompressAsync()` and nvCOMP have it do. Capability `vmm.hw_decompress`.
+        HW_DECOMPRESS = GPUMEM_PHYSICAL_HW_DECOMPRESS,
     }
     /// Ways to share physical memory with other processes.
     HandleTypes: u64 {
