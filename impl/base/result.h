@@ -18,6 +18,9 @@ namespace gpumem {
 
 using Status = gpumem_status;
 
+// Whose limit a lack of memory has met, where the status does not say so.
+enum class Limit : uint8_t { kOther, kPool, kPinBudget, kControlGroup };
+
 // A failure with its cause. Texts behind pointers are constants.
 struct Error {
   Error() { message[0] = '\0'; }
@@ -27,6 +30,7 @@ struct Error {
   [[gnu::cold, gnu::noinline]] Error& operator=(const Error& other) noexcept {
     if (this == &other) return *this;
     status = other.status;
+    limit = other.limit;
     native_domain = other.native_domain;
     native_code = other.native_code;
     native_name = other.native_name;
@@ -36,12 +40,18 @@ struct Error {
   }
 
   Status status = GPUMEM_ERROR_INTERNAL;
+  Limit limit = Limit::kOther;
   gpumem_native_domain native_domain = GPUMEM_NATIVE_NONE;
   int32_t native_code = 0;
   const char* native_name = "";
   const char* entry_point = "";
-  char message[384];  // always ends; not cleared, since it is long
+  char message[512];  // always ends; not cleared, since it is long
 
+  // The same failure, of a limit.
+  Error&& of(Limit met) && {
+    limit = met;
+    return std::move(*this);
+  }
   // The same failure, with who reported it.
   Error&& from_native(gpumem_native_domain domain, int32_t code, const char* name, const char* call) && {
     native_domain = domain;
@@ -71,6 +81,7 @@ struct Error {
   format_text(error.message, sizeof error.message, format, arguments);
   va_end(arguments);
   error.status = failure.status;
+  error.limit = failure.limit;
   return std::move(error).from_native(failure.native_domain, failure.native_code, failure.native_name,
                                       failure.entry_point);
 }

@@ -77,7 +77,8 @@ Result<void> check_host_budget(uint64_t bytes, const std::string& root) {
   return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
                     "%" PRIu64 " bytes do not fit into the host's memory: %s leaves %" PRIu64 "; free some%s",
                     bytes, budget.limit.c_str(), budget.available,
-                    budget.of_group ? ", or raise the limit of the control group in that file" : "");
+                    budget.of_group ? ", or raise the limit of the control group in that file" : "")
+      .of(budget.of_group ? Limit::kControlGroup : Limit::kOther);
 }
 
 }  // namespace gpumem::platform

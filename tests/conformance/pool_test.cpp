@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The rules of pools (STR-10 to STR-18, STR-23, POOL).
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -7,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -536,6 +540,123 @@ TEST(Pool, pool_7_a_message_says_what_others_have_and_what_would_fit) {
   EXPECT_TRUE(says("a block of " + std::to_string(fits) + " would have fitted")) << message;
   give(pool, take(pool, fits));
   give(pool, block);
+}
+
+// Every bound that an allocation can meet, and whether the message names it.
+TEST(Pool, pool_7_the_message_names_what_the_block_does_not_fit_within) {
+  const auto message_of = [](gpumem_pool pool, uint64_t size, gpumem_status status) {
+    void* none = nullptr;
+    gpumem_error detail = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(status, gpumem_pool_alloc(pool, size, nullptr, &none, &detail));
+    return std::string(detail.message);
+  };
+  Instance instance = open_instance([](gpumem_instance_desc& desc, gpumem_host_options& host) {
+    desc.pin_budget = 8 * kMiB;
+    host.device_bytes = 256 * kMiB;
+  });
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), kind, 0, 4 * kMiB);
+    const std::string message = message_of(pool, 6 * kMiB, GPUMEM_ERROR_LIMIT_EXCEEDED);
+    EXPECT_EQ(message.find("no block of 6291456 bytes within the pool's limit: "), 0U) << message;
+    EXPECT_EQ(message.find("fragmented"), std::string::npos) << message;
+  }
+  {
+    const Pool pool = create_pool(instance.device(), GPUMEM_KIND_PINNED);
+    const std::string message = message_of(pool, 16 * kMiB, GPUMEM_ERROR_LIMIT_EXCEEDED);
+    EXPECT_EQ(message.find("no block of 16777216 bytes within the pin budget: "), 0U) << message;
+  }
+  {
+    uint64_t total = 0;
+    ASSERT_OK(gpumem_device_get_memory(instance.device(), nullptr, &total, why()));
+    const Memory some = alloc_device(instance.device(), 2 * kMiB);
+    const Pool pool = create_pool(instance.device());
+    const std::string message = message_of(pool, total, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY);
+    EXPECT_EQ(message.find("no block of " + std::to_string(total) + " bytes within the device's memory: "),
+              0U)
+        << message;
+  }
+  // Ordinary memory has no pages before it is touched, so the system alone would refuse it only by addresses.
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_PAGEABLE);
+  const std::string message = message_of(pool, uint64_t{1} << 45, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
+  const bool of_group = message.find("MemAvailable in /proc/meminfo leaves") == std::string::npos;
+  EXPECT_EQ(message.find(std::string("no block of 35184372088832 bytes within ") +
+                         (of_group ? "the control group: " : "the host's memory: ")),
+            0U)
+      << message;
+  EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
+}
+
+TEST(Pool, pool_7_the_message_says_that_the_pool_is_fragmented) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    gpumem_pool_desc desc = pool_desc(kind);
+    desc.limit = desc.initial_size = 8 * kMiB;
+    const Pool pool = create_pool(instance.device(), desc);
+    constexpr uint64_t kSize = 5 * kMiB / 4;
+    std::array<void*, 6> blocks{};
+    for (void*& block : blocks)
+      block = take(pool, kSize);
+    for (size_t i = 0; i < blocks.size(); i += 2)
+      give(pool, blocks.at(i));
+    void* none = nullptr;
+    gpumem_error detail = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 3 * kMiB, nullptr, &none, &detail));
+    const std::string message = detail.message;
+    const gpumem_pool_info info = info_of(pool);
+    EXPECT_GE(info.cached_bytes, 3 * kMiB) << message;
+    EXPECT_EQ(message.find("no block of 3145728 bytes within the pool's limit: the pool is fragmented: " +
+                           std::to_string(info.cached_bytes) + " bytes are free in it, but at most " +
+                           std::to_string(kSize) + " in a row; the pool has 8388608 bytes of its limit"),
+              0U)
+        << message;
+    EXPECT_NE(message.find("a block of " + std::to_string(kSize) + " would have fitted"), std::string::npos)
+        << message;
+    // What does not fit into all that is free either is no matter of fragmentation.
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 7 * kMiB, nullptr, &none, &detail));
+    EXPECT_EQ(std::strstr(detail.message, "fragmented"), nullptr) << detail.message;
+    for (size_t i = 1; i < blocks.size(); i += 2)
+      give(pool, blocks.at(i));
+  }
+}
+
+// A process whose addresses are limited, so that those of the pool are no more than the device has bytes.
+TEST(Pool, pool_7_the_message_names_the_addresses) {
+  if (!on_host()) SKIP_RULE("a device of the driver is larger than what the test may fill");
+  if (kSanitized) SKIP_RULE("a sanitizer needs addresses of its own");
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 64 * kMiB; });
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const uint64_t used = [] {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  }();
+  gpumem_pool made = nullptr;
+  for (uint64_t more = 32 * kMiB; made == nullptr && more < kGiB; more += 16 * kMiB) {
+    const rlimit less{used + more, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &less), 0);
+    (void)gpumem_pool_create(instance.device(), nullptr, &made, why());
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  }
+  ASSERT_NE(made, nullptr);
+  const Pool pool(made);
+  std::array<void*, 4> blocks{};
+  for (void*& block : blocks)
+    block = take(pool, 16 * kMiB);
+  give(pool, blocks[0]);
+  give(pool, blocks[2]);
+  void* none = nullptr;
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+                gpumem_pool_alloc(pool, 24 * kMiB, nullptr, &none, &detail));
+  EXPECT_EQ(std::string(detail.message).find("no block of 25165824 bytes within the addresses that are left"),
+            0U)
+      << detail.message;
+  give(pool, blocks[1]);
+  give(pool, blocks[3]);
 }
 
 TEST(Pool, pool_9_threads_share_a_pool) {

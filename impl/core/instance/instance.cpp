@@ -77,11 +77,12 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
     // Give up the memory that is kept for copies before refusing.
     if (std::exchange(flushed, true) || !devices_.flush_transfers()) {
       return make_error(
-          GPUMEM_ERROR_LIMIT_EXCEEDED,
-          "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
-          " more do not fit; free some, or %s",
-          pin_budget_, used, bytes,
-          is_default_ ? "raise GPUMEM_PIN_BUDGET" : "open the instance with a larger pin_budget");
+                 GPUMEM_ERROR_LIMIT_EXCEEDED,
+                 "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
+                 " more do not fit; free some, or %s",
+                 pin_budget_, used, bytes,
+                 is_default_ ? "raise GPUMEM_PIN_BUDGET" : "open the instance with a larger pin_budget")
+          .of(Limit::kPinBudget);
     }
     used = pinned_bytes_.load(std::memory_order_relaxed);
   }

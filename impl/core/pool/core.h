@@ -285,7 +285,8 @@ class PoolCore final : public PoolCacheOwner {
   void keep_threshold();
   void note_peaks();
   bool ask_callback(Lock& lock, uint64_t size);
-  Error lacking(const Error& last, const char* tier, Order& order, uint64_t size);
+  // `stage`: where the search ended.
+  Error lacking(const Error& last, const char* stage, Order& order, uint64_t size);
 
   Result<void*> allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment);
   Result<void*> allocate_debug(Order& order, uint64_t size, uint64_t alignment,

@@ -19,6 +19,17 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
+// What a request does not fit within.
+const char* bound_of(const Error& lack) {
+  if (lack.limit == Limit::kPool) return "the pool's limit";
+  if (lack.limit == Limit::kPinBudget) return "the pin budget";
+  if (lack.limit == Limit::kControlGroup) return "the control group";
+  if (lack.status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY) return "the device's memory";
+  if (lack.status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY) return "the host's memory";
+  if (lack.status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE) return "the addresses that are left";
+  return "another limit";
+}
+
 }  // namespace
 
 // ---- taking memory ----
@@ -55,12 +66,14 @@ Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                       "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
                       " bytes; raise it to %" PRIu64 " or more with gpumem_pool_set_limit()",
-                      limit_, plural(limit_), piece, source_.bytes() + more);
+                      limit_, plural(limit_), piece, source_.bytes() + more)
+        .of(Limit::kPool);
   }
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
                     " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
-                    source_.bytes(), limit_, more);
+                    source_.bytes(), limit_, more)
+      .of(Limit::kPool);
 }
 
 // Refuses early a large growth that cannot succeed, so that it does not fill the device while others need the
@@ -300,11 +313,22 @@ bool PoolCore::ask_callback(Lock& lock, uint64_t size) {
   return again;
 }
 
-Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint64_t size) {
+Error PoolCore::lacking(const Error& last, const char* stage, Order& order, uint64_t size) {
   uint64_t largest = space_.largest(order.number());
   for (uint32_t i = 0; i < classes_.count(); ++i) {
     if (!chunks_[i].empty() || order.has(i) || no_order().has(i))
       largest = std::max(largest, classes_.size_of(i));
+  }
+  const Totals live = totals();
+  const uint64_t used = live.bytes + captured_bytes();
+  const uint64_t free = source_.bytes() - std::min(source_.bytes(), used);
+  const bool in_the_way = order_in_the_way(order, size, 0) != nullptr;
+  std::array<char, 160> fragmented{};
+  if (free >= size && largest < size && !in_the_way) {
+    std::snprintf(fragmented.data(), fragmented.size(),
+                  "the pool is fragmented: %" PRIu64 " bytes are free in it, but at most %" PRIu64
+                  " in a row; ",
+                  free, largest);
   }
   if (last.status == GPUMEM_ERROR_LIMIT_EXCEEDED && limit_ > source_.bytes())
     largest = std::max(largest, round_down(limit_ - source_.bytes(), piece()));
@@ -342,15 +366,16 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
                   "; %zu native stream%s may still use some: before a native stream ends, wrap it and "
                   "destroy the wrapper",
                   unheard, plural(unheard));
-  } else if (order_in_the_way(order, size, 0) != nullptr) {
+  } else if (in_the_way) {
     std::snprintf(of_streams.data(), of_streams.size(),
                   "; enough of it is free, but work of another stream may still use that: synchronize it");
   }
   return reworded(copy,
-                  "no block of %" PRIu64 " byte%s: %s; the search ended at %s%s; of the pool's %" PRIu64
+                  "no block of %" PRIu64
+                  " byte%s within %s: %s%s; the search ended at %s%s; of the pool's %" PRIu64
                   " bytes %" PRIu64 " are in use, and %s would have fitted%s",
-                  size, plural(size), copy.message, tier, of_device.data(), source_.bytes(), totals().bytes,
-                  fitting.data(), of_streams.data());
+                  size, plural(size), bound_of(copy), fragmented.data(), copy.message, stage,
+                  of_device.data(), source_.bytes(), live.bytes, fitting.data(), of_streams.data());
 }
 
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
@@ -359,15 +384,15 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
   // If the request never fits, only the callback can help, by raising the limit, so keep what is free.
   const bool too_large = exceeds_device(size);
   const bool hopeless = too_large || never_fits(size);
-  const char* tier = too_large  ? "the device's memory"
-                     : hopeless ? "the pool's limit"
-                                : "the pool's own cache";
+  const char* stage = too_large  ? "the device's memory"
+                      : hopeless ? "the pool's limit"
+                                 : "the pool's own cache";
   if (!hopeless) {
     collect();
     block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
     if (release_free(UINT64_MAX) != 0) {
-      tier = "what the pool had free";
+      stage = "what the pool had free";
       block = try_allocate(lock, order, size, alignment);
       if (block || !lacks_room(block.error().status)) return block;
     }
@@ -379,17 +404,17 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
       const Cleanup again([&] { lock.lock(); });
       released = neighbors_.trim_others(*this) != 0;
     }
-    tier = released ? "other pools" : tier;
+    stage = released ? "other pools" : stage;
     if (released) block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
   }
   if (ask_callback(lock, size)) {
-    tier = "the callback";
+    stage = "the callback";
     collect();
     block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
   }
-  return lacking(block.error(), tier, order, size);
+  return lacking(block.error(), stage, order, size);
 }
 
 // ---- giving memory back ----

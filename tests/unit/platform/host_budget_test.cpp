@@ -76,6 +76,7 @@ TEST_F(HostBudgetTest, WhatDoesNotFitNamesTheLimit) {
   const auto refused = check_host_budget(1000 * kKiB + 1, root_);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().status, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
+  EXPECT_EQ(refused.error().limit, Limit::kOther);
   EXPECT_NE(std::string(refused.error().message).find("MemAvailable"), std::string::npos);
   EXPECT_EQ(std::string(refused.error().message).find("raise"), std::string::npos) << "there is no limit";
 }
@@ -86,6 +87,7 @@ TEST_F(HostBudgetTest, ALimitOfAGroupCanBeRaised) {
   write("/sys/fs/cgroup/job/memory.current", "0\n");
   const auto refused = check_host_budget(4097, root_);
   ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().limit, Limit::kControlGroup);
   const std::string message = refused.error().message;
   EXPECT_NE(message.find("/sys/fs/cgroup/job/memory.max leaves 4096; free some, or raise the limit of the "
                          "control group in that file"),
