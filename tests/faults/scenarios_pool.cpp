@@ -98,6 +98,60 @@ Step batch_of(std::array<uint64_t, 2> sizes, int stream = -1) {
                   }});
 }
 
+// The handle of the first stream, as other code passes it.
+void* handle_of_stream = nullptr;
+
+Step get_handle() {
+  return {"gpumem_stream_get_info", [](World& w) {
+            gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+            const gpumem_status status = gpumem_stream_get_info(w.out.stream[0], &info, &w.error);
+            handle_of_stream = info.native_stream;
+            return status;
+          }};
+}
+
+Step take_native(size_t slot, uint64_t size) {
+  return of_many({"gpumem_pool_alloc_native", [=](World& w) {
+                    return gpumem_pool_alloc_native(w.out.pool[0], size, handle_of_stream, &w.out.block[slot],
+                                                    &w.error);
+                  }});
+}
+
+Step give_native(size_t slot) {
+  return of_many({"gpumem_pool_free_native", [=](World& w) {
+                    const gpumem_status status =
+                        gpumem_pool_free_native(w.out.pool[0], w.out.block[slot], handle_of_stream, &w.error);
+                    if (status == GPUMEM_SUCCESS) unset(w.out.block[slot]);
+                    return status;
+                  }});
+}
+
+// A pool that gives memory back once it has more than 8 MiB, down to 2.
+Step create_pool_with_low_water() {
+  return of_many({"gpumem_pool_create", [](World& w) {
+                    gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+                    desc.initial_size = 9 * kMiB;
+                    desc.release_threshold = 8 * kMiB;
+                    desc.low_water = 2 * kMiB;
+                    return gpumem_pool_create(w.out.device[0], &desc, &w.out.pool[0], &w.error);
+                  }});
+}
+
+void expect_none_live(World& w) {
+  gpumem_pool_info now = GPUMEM_POOL_INFO_INIT;
+  EXPECT_EQ(gpumem_pool_get_info(w.out.pool[0], &now, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(now.live_count, 0U);
+}
+
+// Whatever a fault kept from going back, the next trim finds.
+void expect_all_goes_back(World& w) {
+  expect_none_live(w);
+  EXPECT_EQ(gpumem_pool_trim(w.out.pool[0], 0, nullptr, nullptr), GPUMEM_SUCCESS);
+  gpumem_pool_info now = GPUMEM_POOL_INFO_INIT;
+  EXPECT_EQ(gpumem_pool_get_info(w.out.pool[0], &now, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(now.reserved_bytes, 0U);
+}
+
 // Ends `count` places.
 Step ends(const char* function, void* (Out::*places)[2], std::function<gpumem_status(World&)> call) {
   return of_many({function, [=](World& w) {
@@ -307,6 +361,34 @@ std::vector<Scenario> pool_scenarios() {
                              }),
                   of_many(CALL(gpumem_pool_trim, w.out.pool[0], 0, &w.out.number[0]))}});
   all.back().idle_streams = 1;  // the default stream of the device
+  // The small block is kept by the thread, the large one is marked when it is freed.
+  all.push_back({"blocks of a native stream that is told by its handle",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS),
+                      {create_stream(0), get_handle()}),
+                 {take_native(0, 3000), take_native(1, 9 * kMiB), give_native(0), give_native(1),
+                  take_native(0, 3000), take_native(1, 9 * kMiB), give_native(1), give_native(0)},
+                 expect_none_live});
+  all.push_back({"a pool that gives back down to its low water",
+                 kBoth,
+                 {create_pool_with_low_water(), create_stream(0)},
+                 {take(0, 7 * kMiB), take(1, 3000, 0), give(0), give(1, 0), info()},
+                 expect_all_goes_back});
+  all.back().trims = true;
+  // Its work may still use what was freed behind it.
+  all.push_back({"a stream that ends with frees pending",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE), {create_stream(0), create_stream(1)}),
+                 {take(0, 3000, 0), take(1, 9 * kMiB, 0),
+                  DEVICE_CALL(gpumem_fill_async, w.out.stream[0], w.out.block[0], 3000, 7, 1),
+                  CALL(gpumem_pool_record_use, w.out.pool[0], w.out.block[1], w.out.stream[1]), give(0, 0),
+                  give(1, 0), ENDING_CALL(gpumem_stream_destroy, w.out.stream[0])},
+                 [](World& w) {
+                   expect_none_live(w);
+                   EXPECT_EQ(take(0, 3000, 1).call(w), GPUMEM_SUCCESS);
+                   EXPECT_EQ(give(0, 1).call(w), GPUMEM_SUCCESS);
+                 }});
+  all.back().trims = true;
   all.push_back({"a pool that looks for mistakes",
                  kBoth,
                  warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG)),
