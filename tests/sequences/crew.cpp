@@ -5,8 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "player.h"
@@ -17,6 +20,7 @@ namespace {
 constexpr gpumem_status kStale = GPUMEM_ERROR_STALE_HANDLE;
 constexpr gpumem_status kInvalid = GPUMEM_ERROR_INVALID_ARGUMENT;
 constexpr uint64_t kMostBytes = 8192;
+constexpr size_t kBatchMost = 3;
 
 // An object that the threads share.
 struct Shared {
@@ -58,7 +62,14 @@ class Crew {
       : player_(player), stage_(stage), number_(number), threads_(threads) {}
 
   // Frees what is left when all have ended.
-  void give_rest(const Stage::Block& block) { give_block(block, block.stream); }
+  void give_rest(const Stage::Block& block) {
+    try {
+      look_at(block);
+      give_block(block, block.stream);
+    } catch (const Player::Failed& failed) {
+      if (problem_.empty()) problem_ = failed.what;
+    }
+  }
   void run(const std::vector<Step>& steps) {
     try {
       for (const Step& step : steps)
@@ -77,6 +88,8 @@ class Crew {
     const auto found = made_.find(kind);
     return found == made_.end() ? 0 : found->second;
   }
+  // Blocks that it has allocated, by the pool's index.
+  const std::map<int, uint64_t>& taken() const { return taken_; }
 
  private:
   gpumem_status check(const char* function, const std::string& text, const Expect& expect,
@@ -98,6 +111,9 @@ class Crew {
     for (const Shared* each : used)
       if (each->doomed && std::count(expect.begin(), expect.end(), kStale) == 0) expect.push_back(kStale);
     return expect;
+  }
+  static Expect taking(const Shared& from) {
+    return with({GPUMEM_SUCCESS, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, GPUMEM_ERROR_LIMIT_EXCEEDED}, {&from});
   }
   static std::string text(const char* noun, const Shared& shared) {
     return noun + std::to_string(shared.index) + (shared.doomed ? " (doomed)" : "");
@@ -145,8 +161,15 @@ class Crew {
     }
   }
   void create(Choice& choice);
+  const Shared* pick_pool_and_stream(Choice& choice, const Shared*& in);
   void take_block(Choice& choice);
+  void try_block(Choice& choice);
+  void take_batch(Choice& choice);
+  void write_block(const Shared& from, const Shared* in, void* made, uint64_t size, uint8_t value);
+  // One of those in the list; of a certain pool, if that is not null. Needs the lock.
+  std::optional<Stage::Block> take_out(uint8_t number, const Shared* of);
   void give_block(Choice& choice);
+  void give_batch(Choice& choice);
   void give_block(const Stage::Block& block, const Shared* in);
   void look_at(const Stage::Block& block);
   void ask_pool(Kind kind, const Shared& pool, Choice& choice);
@@ -180,6 +203,7 @@ class Crew {
   std::vector<gpumem_memory> own_;
   uint8_t* registered_ = nullptr;
   std::map<gpumem_kind, uint64_t> made_;
+  std::map<int, uint64_t> taken_;
 };
 
 void Crew::create(Choice& choice) {
@@ -294,29 +318,89 @@ void Crew::upload(Choice& choice) {
   std::fill(written.known.begin(), written.known.end(), uint8_t{1});
 }
 
-// A block that everybody may free. It is written in its stream, or at once.
-void Crew::take_block(Choice& choice) {
+const Shared* Crew::pick_pool_and_stream(Choice& choice, const Shared*& in) {
   const Shared* const from = pick(choice, stage_.pools);
-  const Shared* in = pick_lasting(choice);
+  in = pick_lasting(choice);
+  // Other devices cannot write to it.
+  if (from != nullptr && in != nullptr && in->device != from->device) in = nullptr;
+  return from;
+}
+
+void Crew::take_block(Choice& choice) {
+  const Shared* in = nullptr;
+  const Shared* const from = pick_pool_and_stream(choice, in);
   const uint64_t size = 1 + choice.byte() * kMostBytes / UINT8_MAX;
   const uint8_t value = choice.byte();
   constexpr uint64_t kAlignments[] = {0, 0, 0, 4096};
   const uint64_t alignment = choice.one_of(kAlignments);
   if (from == nullptr) return;
-  const Pool& known = player_.pool(from->index);
-  // Other devices cannot write to it.
-  if (in != nullptr && in->device != from->device) in = nullptr;
   const gpumem_stream stream = in == nullptr ? nullptr : as<gpumem_stream>(in->handle);
   void* made = nullptr;
-  const Expect expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, GPUMEM_ERROR_LIMIT_EXCEEDED};
   const auto handle = as<gpumem_pool>(from->handle);
   const gpumem_status status =
       check(alignment == 0 ? "gpumem_pool_alloc" : "gpumem_pool_alloc_aligned",
-            text("pool", *from) + ", " + std::to_string(size), with(expect, {from}),
+            text("pool", *from) + ", " + std::to_string(size), taking(*from),
             alignment == 0 ? gpumem_pool_alloc(handle, size, stream, &made, nullptr)
                            : gpumem_pool_alloc_aligned(handle, size, alignment, stream, &made, nullptr));
+  if (status == GPUMEM_SUCCESS) write_block(*from, in, made, size, value);
+}
+
+// What the attempt says depends on what the others do meanwhile, but must agree with the status.
+void Crew::try_block(Choice& choice) {
+  const Shared* in = nullptr;
+  const Shared* const from = pick_pool_and_stream(choice, in);
+  const uint64_t size = 1 + choice.byte() * kMostBytes / UINT8_MAX;
+  const uint8_t value = choice.byte();
+  if (from == nullptr) return;
+  void* made = this;
+  gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
+  const gpumem_status status =
+      check("gpumem_pool_try_alloc", text("pool", *from) + ", " + std::to_string(size),
+            with({GPUMEM_SUCCESS, GPUMEM_NOT_READY}, {from}),
+            gpumem_pool_try_alloc(as<gpumem_pool>(from->handle), size, 0,
+                                  in == nullptr ? nullptr : as<gpumem_stream>(in->handle), &made, &attempt,
+                                  nullptr));
+  const gpumem_pool_answer answer = attempt.answer;
+  player_.require(status == GPUMEM_SUCCESS ? answer == GPUMEM_POOL_ANSWER_ALLOCATED
+                  : status == GPUMEM_NOT_READY
+                      ? answer >= GPUMEM_POOL_ANSWER_BUSY && answer <= GPUMEM_POOL_ANSWER_OVER_LIMIT
+                      : answer == 0,
+                  "an attempt says something else than the status");
+  player_.require(answer == GPUMEM_POOL_ANSWER_NEEDS_WAIT || attempt.stream_id == 0,
+                  "an attempt names a stream that nobody waits for");
+  player_.require(status == GPUMEM_SUCCESS || made == this, "an attempt that gave nothing has written");
+  if (status == GPUMEM_SUCCESS) write_block(*from, in, made, size, value);
+}
+
+void Crew::take_batch(Choice& choice) {
+  const Shared* in = nullptr;
+  const Shared* const from = pick_pool_and_stream(choice, in);
+  std::array<uint64_t, kBatchMost> sizes{};
+  for (uint64_t& size : sizes)
+    size = 1 + choice.byte() * kMostBytes / UINT8_MAX;
+  const uint8_t value = choice.byte();
+  const size_t count = 1 + choice.byte() % kBatchMost;
+  if (from == nullptr) return;
+  std::array<void*, kBatchMost> made{};
+  made.fill(this);
+  const gpumem_status status = check(
+      "gpumem_pool_alloc_batch", text("pool", *from) + ", " + std::to_string(count), taking(*from),
+      gpumem_pool_alloc_batch(as<gpumem_pool>(from->handle), sizes.data(), count,
+                              in == nullptr ? nullptr : as<gpumem_stream>(in->handle), made.data(), nullptr));
+  const auto untouched = static_cast<size_t>(std::count(made.begin(), made.end(), this));
+  player_.require(untouched == (status == GPUMEM_SUCCESS ? kBatchMost - count : kBatchMost),
+                  "a batch has not written what it says");
   if (status != GPUMEM_SUCCESS) return;
-  Stage::Block block{from, static_cast<uint8_t*>(made), size, value, in};
+  for (size_t i = 0; i < count; ++i)
+    write_block(*from, in, made.at(i), sizes.at(i), static_cast<uint8_t>(value + i));
+}
+
+// A block that everybody may free. It is written in its stream, or at once.
+void Crew::write_block(const Shared& from, const Shared* in, void* made, uint64_t size, uint8_t value) {
+  ++taken_[from.index];
+  const Pool& known = player_.pool(from.index);
+  const gpumem_stream stream = in == nullptr ? nullptr : as<gpumem_stream>(in->handle);
+  Stage::Block block{&from, static_cast<uint8_t*>(made), size, value, in};
   if (in != nullptr && known.kind != GPUMEM_KIND_PAGEABLE) {
     check("gpumem_fill_async", "a block", {GPUMEM_SUCCESS},
           gpumem_fill_async(stream, made, size, value, 1, nullptr));
@@ -335,7 +419,23 @@ void Crew::take_block(Choice& choice) {
     }
   }
   const std::lock_guard lock(stage_.mutex);
+  for (const Stage::Block& other : stage_.blocks) {
+    player_.require(
+        block.pointer + block.size <= other.pointer || other.pointer + other.size <= block.pointer,
+        "two blocks that live share bytes");
+  }
   stage_.blocks.push_back(block);
+}
+
+std::optional<Stage::Block> Crew::take_out(uint8_t number, const Shared* of) {
+  std::vector<size_t> fitting;
+  for (size_t i = 0; i < stage_.blocks.size(); ++i)
+    if (of == nullptr || stage_.blocks[i].pool == of) fitting.push_back(i);
+  if (fitting.empty()) return {};
+  std::swap(stage_.blocks[fitting[number % fitting.size()]], stage_.blocks.back());
+  const Stage::Block block = stage_.blocks.back();
+  stage_.blocks.pop_back();
+  return block;
 }
 
 // Nobody else has had the bytes of a block meanwhile.
@@ -375,20 +475,49 @@ void Crew::give_block(Choice& choice) {
   const uint8_t number = choice.byte();
   const bool looks = choice.byte() % 4 != 3;
   const Shared* in = pick_lasting(choice);
-  Stage::Block block{};
+  std::optional<Stage::Block> block;
   {
     const std::lock_guard lock(stage_.mutex);
-    if (stage_.blocks.empty()) return;
-    std::swap(stage_.blocks[number % stage_.blocks.size()], stage_.blocks.back());
-    block = stage_.blocks.back();
-    stage_.blocks.pop_back();
+    block = take_out(number, nullptr);
   }
+  if (!block) return;
   if (looks) {
-    look_at(block);
+    look_at(*block);
     // All its work is over.
-    return give_block(block, in);
+    return give_block(*block, in);
   }
-  give_block(block, block.stream);
+  give_block(*block, block->stream);
+}
+
+// Several blocks of one pool, in the order of one stream, as all work on them is over.
+void Crew::give_batch(Choice& choice) {
+  const uint8_t number = choice.byte();
+  const size_t most = 1 + choice.byte() % kBatchMost;
+  const Shared* const in = pick_lasting(choice);
+  std::vector<Stage::Block> blocks;
+  {
+    const std::lock_guard lock(stage_.mutex);
+    while (blocks.size() < most) {
+      const auto one = take_out(number, blocks.empty() ? nullptr : blocks.front().pool);
+      if (!one) break;
+      blocks.push_back(*one);
+    }
+  }
+  if (blocks.empty()) return;
+  std::vector<void*> pointers;
+  for (const Stage::Block& block : blocks) {
+    look_at(block);
+    pointers.push_back(block.pointer);
+  }
+  const Shared& of = *blocks.front().pool;
+  const gpumem_stream stream = in == nullptr ? nullptr : as<gpumem_stream>(in->handle);
+  const gpumem_status status = check(
+      "gpumem_pool_free_batch", text("pool", of) + ", " + std::to_string(pointers.size()),
+      with({GPUMEM_SUCCESS}, {&of}),
+      gpumem_pool_free_batch(as<gpumem_pool>(of.handle), pointers.data(), pointers.size(), stream, nullptr));
+  if (status == GPUMEM_SUCCESS) return;
+  for (const Stage::Block& block : blocks)
+    give_block(block, in);
 }
 
 void Crew::ask_pool(Kind kind, const Shared& shared, Choice& choice) {
@@ -508,24 +637,27 @@ void Crew::play(const Step& step) {
       return;
     case Kind::k_pool_alloc:
     case Kind::k_pool_alloc_aligned:
-    case Kind::k_pool_try_alloc:
-    case Kind::k_pool_alloc_batch:
     case Kind::k_pool_alloc_native:
     case Kind::k_pool_create:
-    // Threads have no part in these otherwise.
+    // Threads have no part in those of buffers, managed memory and ranges otherwise.
     case Kind::k_buffer_create:
-    case Kind::k_buffer_resize:
-    case Kind::k_managed_advise:
     case Kind::k_managed_prefetch:
       return take_block(choice);
-    case Kind::k_pool_free:
+    case Kind::k_pool_try_alloc:
+    case Kind::k_buffer_resize:
+      return try_block(choice);
+    case Kind::k_pool_alloc_batch:
+    case Kind::k_managed_advise:
+      return take_batch(choice);
     case Kind::k_pool_free_batch:
+    case Kind::k_managed_attach:
+      return give_batch(choice);
+    case Kind::k_pool_free:
     case Kind::k_pool_free_native:
     case Kind::k_pool_free_pointer:
     case Kind::k_pool_use:
     case Kind::k_buffer_sleep:
     case Kind::k_buffer_wake:
-    case Kind::k_managed_attach:
     case Kind::k_range_map:
       return give_block(choice);
     case Kind::k_copy:
@@ -715,6 +847,8 @@ void Player::play_together(const Sequence& sequence, size_t first) {
     coverage_.add(member.coverage());
     trace_.insert(trace_.end(), member.trace().begin(), member.trace().end());
     require(member.problem().empty(), member.problem());
+    for (const auto& [index, count] : member.taken())
+      pool(index).allocated += count;
     expected.device.total_count += member.made(GPUMEM_KIND_DEVICE);
     expected.pinned.total_count += member.made(GPUMEM_KIND_PINNED);
     expected.registered.total_count += member.made(GPUMEM_KIND_REGISTERED);
