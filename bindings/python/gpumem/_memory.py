@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 Shape = Union[int, Sequence[int]]
 
 _DEVICE = int(Kind.DEVICE)
+_WITH_FORMAT = 0x4  # PyBUF_FORMAT: the consumer wants to know the elements
 _CHOICE = "device, pinned, managed"
 _KINDS = {str(kind): int(kind) for kind in Kind}
 # Writes kind, numa_node, size, alignment, require and prefer of gpumem_memory_desc at once.
@@ -928,7 +929,12 @@ class View(Unique, ArrowView, Managed):
         return found.toreadonly() if self.readonly else found
 
     def __buffer__(self, flags: int) -> memoryview:
-        return self.buffer()
+        found = self.buffer()
+        # numpy would take the bytes for the elements. It takes the array interface if there is no buffer.
+        if flags & _WITH_FORMAT and (found.format, found.shape) != (_types.buffer_format(self.typestr), self.shape):
+            raise BufferError(f"a memoryview cannot describe elements of type {self.typestr} in this shape and order; use numpy(), or "
+                              "buffer() for the bytes")
+        return found
 
     def __bytes__(self) -> bytes:
         return bytes(self.buffer())

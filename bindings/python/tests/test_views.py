@@ -276,6 +276,22 @@ class BufferTest(Case):
         with self.device.memory(8) as memory, self.assertRaises(BufferError):
             bytes(memory.view())
 
+    def test_elements_that_no_memoryview_describes(self):
+        full, simple = 0x11c, 0  # PyBUF_FULL_RO and PyBUF_SIMPLE
+        with self.pinned(64) as memory:
+            for view in (memory.view("f2"), memory.view("c8", (2, 4)), memory.view("f4", (4, 4), order="F"), memory.view(">f4"),
+                         memory.view("i4", ()), memory.view("i4", (0, 3))):
+                self.assertEqual(view.__buffer__(simple).nbytes, view.nbytes)
+                with self.assertRaisesRegex(BufferError, re.escape(view.typestr)):
+                    view.__buffer__(full)
+                if numpy:
+                    array = numpy.asarray(view)
+                    self.assertEqual((array.dtype, array.shape, array.strides), (numpy.dtype(view.typestr), view.shape, view.strides))
+                    del array
+            for view in memory.view("f4", (4, 4)), memory.view(), memory.view("b1"), memory.view("f8")[2:]:
+                self.assertEqual(view.__buffer__(full).shape, view.shape)
+            del view
+
     def test_device_memory_is_not_for_the_cpu(self):
         with self.device.memory(64) as memory:
             with self.assertRaises(BufferError):
