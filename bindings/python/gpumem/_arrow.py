@@ -45,15 +45,31 @@ _structs: Dict[int, Tuple[Structure, Any]] = {}
 _exported: Dict[int, Tuple[Any, ...]] = {}
 
 
-# These have everything they need as defaults, because a module's names are gone at the end of the interpreter.
-def _release_schema(address: int, cls: Any = _Schema) -> None:
-    cls.from_address(address).release = None
+def _struct_at(cls: Any, address: int) -> Tuple[Any, Optional[BaseException]]:
+    """The struct, and the exception that is set. A consumer that fails releases while its own is: from_address() then fails with that,
+    once."""
+    try:
+        return cls.from_address(address), None
+    except BaseException as problem:
+        return cls.from_address(address), problem
 
 
-def _release_array(address: int, cls: Any = _Array, exported: Dict[int, Tuple[Any, ...]] = _exported) -> None:
-    array = cls.from_address(address)
+# These have everything they need as defaults, because a module's names are gone at the end of the interpreter. An exception that
+# was set cannot be set again, so ctypes prints it.
+def _release_schema(address: int, cls: Any = _Schema, struct_at: Any = _struct_at) -> None:
+    schema, problem = struct_at(cls, address)
+    schema.release = None
+    if problem is not None:
+        raise problem
+
+
+def _release_array(address: int, cls: Any = _Array, exported: Dict[int, Tuple[Any, ...]] = _exported,
+                   struct_at: Any = _struct_at) -> None:
+    array, problem = struct_at(cls, address)
     array.release = None
     exported.pop(array.private_data, None)
+    if problem is not None:
+        raise problem
 
 
 def _give_back(_: Any, address: int) -> None:

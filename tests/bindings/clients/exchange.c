@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A consumer of the C exchange functions of DLPack, which knows nothing of the objects that it passes.
-// Compiled and called by exchange.py.
+// A consumer of the C exchange functions of DLPack, which knows nothing of the objects that it passes, and
+// one of Arrow's structs. Compiled and called by exchange.py.
 #include <stdint.h>
 #include <time.h>
 
@@ -42,20 +42,34 @@ void* hand_over(const struct table* from, void* object, const struct table* to) 
   return 0;
 }
 
-// Nanoseconds of the best of 15 runs: of borrowing a tensor, and of exporting and releasing one. Negative if
-// that fails.
-double best(const struct table* table, void* object, int managed) {
+void Py_DecRef(void* object);
+void PyErr_SetString(void* type, const char* message);
+void PyErr_Clear(void);
+extern void* PyExc_ValueError;
+
+enum { BORROW, EXPORT, HAND_OVER };
+
+// Nanoseconds of the best of 15 runs: of borrowing a tensor, of exporting and releasing one, or of exporting
+// it to `to` and dropping the object there. Negative if that fails.
+double best(const struct table* from, void* object, int what, const struct table* to) {
   enum { COUNT = 20000 };
   double least = -1;
   for (int run = 0; run < 15; ++run) {
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (int i = 0; i < COUNT; ++i) {
+      if (what == HAND_OVER) {
+        void* const found = hand_over(from, object, to);
+        if (!found) return -1;
+        Py_DecRef(found);
+        continue;
+      }
       struct tensor tensor;
       struct managed* exported;
-      if ((managed ? table->export_managed(object, &exported) : table->export_borrowed(object, &tensor)) != 0)
+      if ((what == EXPORT ? from->export_managed(object, &exported)
+                          : from->export_borrowed(object, &tensor)) != 0)
         return -1;
-      if (managed) exported->deleter(exported);
+      if (what == EXPORT) exported->deleter(exported);
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     const double took =
@@ -63,4 +77,34 @@ double best(const struct table* table, void* object, int managed) {
     if (least < 0 || took < least) least = took;
   }
   return least;
+}
+
+struct arrow_schema {
+  const char *format, *name, *metadata;
+  int64_t flags, n_children;
+  void *children, *dictionary;
+  void (*release)(struct arrow_schema*);
+  void* private_data;
+};
+
+struct arrow_array {
+  int64_t length, null_count, offset, n_buffers, n_children;
+  void *buffers, *children, *dictionary;
+  void (*release)(struct arrow_array*);
+  void* private_data;
+};
+
+// Moves both out and releases them while an exception is set, as a consumer that fails does it. Returns
+// whether both say that they were released.
+int fail_with_arrow(struct arrow_schema* schema, struct arrow_array* array) {
+  struct arrow_schema own_schema = *schema;
+  struct arrow_array own_array = *array;
+  schema->release = 0;
+  array->release = 0;
+  PyErr_SetString(PyExc_ValueError, "the consumer fails");
+  own_schema.release(&own_schema);
+  PyErr_SetString(PyExc_ValueError, "the consumer fails");
+  own_array.release(&own_array);
+  PyErr_Clear();
+  return !own_schema.release && !own_array.release;
 }

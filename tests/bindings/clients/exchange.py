@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""The C exchange functions of DLPack, called by a compiled consumer (exchange.c). Usage: exchange.py [torch]
+"""The C exchange functions of DLPack, and structs of Arrow, in a compiled consumer (exchange.c). Usage: exchange.py [torch]
 
 Hands views of gpumem to gpumem, and to PyTorch and back if that is asked for, and times them: the best of 15 runs of 20,000 calls in C, in
 nanoseconds. The backend is that of GPUMEM_BACKEND. Prints TAP.
@@ -26,6 +26,8 @@ import gpumem
 
 sys.path.remove(str(HERE.parents[1]))  # other packages would take the modules there for their own
 
+PYTORCH_KNOWS = 1, 2  # its devices of DLPack: the CPU and CUDA
+BORROW, EXPORT, HAND_OVER = range(3)  # what exchange.c times
 get_pointer = PYFUNCTYPE(c_void_p, py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
@@ -36,7 +38,8 @@ def consumer():
                         library], check=True)
         loaded = ctypes.CDLL(str(library))
     return (PYFUNCTYPE(py_object, c_void_p, py_object, c_void_p)(("hand_over", loaded)),
-            PYFUNCTYPE(c_double, c_void_p, py_object, c_int)(("best", loaded)))
+            PYFUNCTYPE(c_double, c_void_p, py_object, c_int, c_void_p)(("best", loaded)),
+            PYFUNCTYPE(c_int, c_void_p, c_void_p)(("fail_with_arrow", loaded)))
 
 
 def table_of(cls):
@@ -56,7 +59,7 @@ def main():
         except Exception:
             tap.check(name, traceback.format_exc())
 
-    hand_over, best = consumer()
+    hand_over, best, fail_with_arrow = consumer()
     ours = table_of(gpumem.View)
     device = gpumem.default_device()
     on_gpu = device.instance.backend == gpumem.Backend.CUDA
@@ -74,6 +77,19 @@ def main():
         raise AssertionError("the memory was closed while somebody had it")
     for memory in memories:
         run(f"gpumem to gpumem, {memory.kind} memory", lambda memory=memory: same(memory))
+
+    def arrow(memory):
+        seen = []
+        before, sys.unraisablehook = sys.unraisablehook, lambda problem: seen.append(str(problem.exc_value))
+        try:
+            for _ in range(3):
+                gpumem.from_arrow(memory.view("f4"))  # a look-up that is not cached yet would clear the exception
+                schema, array = memory.view("f4").__arrow_c_device_array__()
+                assert fail_with_arrow(get_pointer(schema, b"arrow_schema"), get_pointer(array, b"arrow_device_array"))
+        finally:
+            sys.unraisablehook = before
+        assert set(seen) <= {"the consumer fails"}, seen
+    run("a consumer of Arrow that fails releases what it has", lambda: arrow(memories[-1]))
 
     theirs = None
     if with_torch:
@@ -93,33 +109,43 @@ def main():
             memory.copy_to(found)
             assert list(found) == [3] * 1024
         def refused(memory):
-            assert best(ours, memory.view("f4"), 1) > 0
+            assert best(ours, memory.view("f4"), EXPORT, None) > 0
             try:
                 hand_over(ours, memory.view("f4"), theirs)
             except Exception:
                 return
             raise AssertionError("it was taken")
         for memory in memories:
-            takes = memory.__dlpack_device__()[0] in (1, 2)  # PyTorch knows no other devices
+            takes = memory.__dlpack_device__()[0] in PYTORCH_KNOWS
             run(f"gpumem to PyTorch{' and back' if takes else ', which refuses it'}, {memory.kind} memory",
                 lambda memory=memory, act=to_torch if takes else refused: act(memory))
 
-    def time(name, table, thing):
-        for what, managed in ("borrowed", 0), ("exported and released", 1):
-            took = best(table, thing, managed)
-            assert took > 0
-            tap.measured(f"{name}, {what}: {took:.0f} ns")
+    def measure(name, table, thing, work, to=None):
+        took = best(table, thing, work, to)
+        assert took > 0, f"{name} failed"
+        tap.measured(f"{name}: {took:.0f} ns")
+
+    def time(name, table, thing, takers):
+        measure(f"{name}, borrowed", table, thing, BORROW)
+        measure(f"{name}, exported and released", table, thing, EXPORT)
+        for whose, taker in takers.items():
+            measure(f"{name}, exported and imported by {whose}", table, thing, HAND_OVER, taker)
+    takers = {"gpumem": ours}
+    both = {**takers, "PyTorch": theirs} if theirs else takers
     pool = device.pool("device" if on_gpu else "pinned")
     memories += [pool.alloc(4096), device.buffer(4096, location="device" if on_gpu else "host")]
     views = [(f"gpumem, {memory.kind} memory", memory.view("f4", (16, 64))) for memory in memories]
     for name, view in views:
-        run(f"times of {name}", lambda name=name, view=view: time(name, ours, view))
+        to = both if view.dlpack_device[0] in PYTORCH_KNOWS else takers
+        run(f"times of {name}", lambda name=name, view=view, to=to: time(name, ours, view, to))
     name, view = views[1]
     parts = [view[1:], view[2:]]
     del view
-    run("times of one of three views", lambda name=name, part=parts[0]: time(f"{name}, one of three views", ours, part))
+    run("times of one of three views", lambda name=name, part=parts[0]: time(f"{name}, one of three views", ours, part, takers))
     if theirs:
-        run("times of PyTorch", lambda: time("PyTorch", theirs, torch.zeros(16, 64)))
+        for where in ["cpu", *(["cuda"] if on_gpu else [])]:
+            run(f"times of PyTorch, {where}",
+                lambda where=where: time(f"PyTorch, {where}", theirs, torch.zeros(16, 64, device=where), both))
     del views, parts
     gc.collect()
     for memory in memories:
