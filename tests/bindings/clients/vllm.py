@@ -60,6 +60,10 @@ def main():
     backend = SleepModeBackendFactory._registry["gpumem"]()()
     tap, count = Tap(), 64
 
+    def fill(tensors, number):
+        for one in tensors:
+            one.fill_(number)
+
     def free():
         torch.cuda.synchronize()
         return torch.cuda.mem_get_info()[0]
@@ -118,9 +122,49 @@ def main():
             torch.cuda.synchronize()
             tap.check(f"round {number}: the graph that was captured before replays right",
                       [] if int(output) == sums[0] + sums[-1] else [str(int(output))])
-        for one in cache:
-            one.fill_(number)
+        fill(cache, number)
         rows.append((level, size / slept / 1e9, size / woke / 1e9, slept, woke))
+
+    def discard(tags, size):
+        """Discards memory, and writes over what the device then has free, so that no old content is there by chance."""
+        awake = free()
+        begun = time.perf_counter()
+        backend.discard(tags)
+        took = time.perf_counter() - begun
+        gained = free() - awake
+        tap.check(f"discarding {' and '.join(tags)} gives {gained // MIB} MiB back", [] if gained >= size - 64 * MIB else [f"of {size // MIB}"])
+        tap.check("and it is suspended", [] if backend.state() == "SUSPENDED" else [backend.state()])
+        other = torch.full(((free() - 1024 * MIB) // 8,), 5, device="cuda")
+        torch.cuda.synchronize()
+        del other
+        torch.cuda.empty_cache()
+        return took
+
+    for one in weights:  # level 2 has left them without content
+        one.random_(1 << 30)
+    sums = [int(one.sum()) for one in weights]
+    fill(cache, 7)
+    rows_of_discard = [discard(("kv_cache",), size // 2)]
+    tap.check("the weights stay", [] if sums == [int(one.sum()) for one in weights] else ["another sum"])
+    graph.replay()
+    tap.check("and the graph over them replays", [] if int(output) == sums[0] + sums[-1] else [str(int(output))])
+    backend.suspend(1)  # what was discarded stays so
+    backend.resume(["weights"])
+    tap.check("a suspend and a resume of the weights leave it discarded", [] if backend.state() == "SUSPENDED" else [backend.state()])
+    backend.resume(["kv_cache"])
+    tap.check("it runs", [] if backend.state() == "RUNNING" else [backend.state()])
+    tap.check("the content of the cache is gone", [] if not any(bool((one == 7).any()) for one in cache) else ["some is there"])
+    tap.check("the weights are as before", [] if sums == [int(one.sum()) for one in weights] else ["another sum"])
+    rows_of_discard.append(discard(("weights", "kv_cache"), size * 3 // 2))
+    backend.resume()
+    tap.check("all runs", [] if backend.state() == "RUNNING" else [backend.state()])
+    tap.check("the content of the weights is gone", [] if not any(int(one.sum()) == was for one, was in zip(weights, sums)) else ["it is there"])
+    tap.check("every address is as before", [] if places == [one.data_ptr() for one in weights + cache] else ["another"])
+    fill(cache, 3)
+    fill(weights, 2)
+    graph.replay()
+    tap.check("the memory can be used, and the graph reads it",
+              [] if int(output) == 4 * len(weights[0]) and all(bool((one == 3).all()) for one in cache) else [str(int(output))])
     tap.check("usage counts what is allocated", [] if allocator.get_current_usage() >= size * 3 // 2 else [str(allocator.get_current_usage())])
     del weights, cache, output, graph, one
     gc.collect()
@@ -128,6 +172,8 @@ def main():
           f"{size // 2 // MIB} MiB of cache; a page-locked copy: {link:.1f} GB/s")
     for number, (level, asleep, awake, slept, woke) in enumerate(rows):
         print(f"# round {number}, level {level}: suspend {slept * 1e3:.0f} ms ({asleep:.1f} GB/s), resume weights {woke * 1e3:.0f} ms ({awake:.1f} GB/s)")
+    for what, took in zip(("the cache", "weights and cache"), rows_of_discard):
+        print(f"# discard of {what}: {took * 1e3:.1f} ms")
     tap.finish()
 
 
