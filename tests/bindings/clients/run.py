@@ -204,7 +204,7 @@ def part_handover(arguments):
 def versions():
     """Of what is there, asked in a process of its own so that nothing here starts a driver."""
     found = {"python": sys.version.split()[0]}
-    for name in ("numpy", "numba", "numba_cuda", "cupy", "torch"):
+    for name in ("numpy", "numba", "numba_cuda", "cupy", "torch", "pyarrow"):
         if installed(name):
             status, text = run([sys.executable, "-c", f"import {name}; print({name}.__version__)"], 120)
             found[name] = text.strip().splitlines()[-1] if status == 0 and text.strip() else f"broken: {text.strip()[-200:]}"
