@@ -126,6 +126,17 @@ def names_what_is_missing(source, folder):
     return [] if good else [f"exit status {status}", output]
 
 
+def by_platform(python, wheel, folder):
+    """What is wrong with the systems for which pip chooses the wheel, of a folder that has it."""
+    command = [python, "-m", "pip", "download", "--no-index", "--no-deps", "--only-binary=:all:", "--dest", folder, "--find-links",
+               wheel.parent, "gpumem", "--platform"]
+    run(*command, wheel.stem.split("-")[-1], env=environment())
+    problems = [] if (folder / wheel.name).is_file() else ["not downloaded"]
+    status, output = said(*command, "musllinux_1_2_x86_64")
+    good = status and "No matching distribution found for gpumem" in output
+    return problems if good else [*problems, f"exit status {status}", output]
+
+
 def use(tap, source, wheel, folder, kind="wheel"):
     """Installs the wheel in an environment of its own, uses it there and removes it."""
     home = folder / "with space und Ümlaut"
@@ -166,6 +177,7 @@ def use(tap, source, wheel, folder, kind="wheel"):
     check("the plug-ins come with it, and can be loaded", "".join(f"{site / name}\n" for name in LIBRARIES[1:]),
           "-c", "from gpumem.adapters import _plug_in\nfor name in ('python', 'tms', 'torch'):\n"
           "  path = _plug_in.path(f'libgpumem-{name}.so', 'NOT_SET')\n  _plug_in.load(path)\n  print(path)")
+    attempt(tap, f"{kind}: pip takes it for glibc, and refuses it for musl", lambda: by_platform(python, wheel, folder / "downloaded"))
     if attempt(tap, f"{kind}: removed", lambda: run(python, "-m", "pip", "uninstall", "--yes", "gpumem", env=environment()) and None):
         tap.check(f"{kind}: removed without a trace", sorted(files(home) ^ before))
 
