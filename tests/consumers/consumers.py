@@ -5,10 +5,11 @@ Usage: consumers.py installed|options|subproject|toolkits|quickstart SOURCE_ROOT
 
 installed: installs the build into an empty folder; builds and runs programs with pkg-config, with CMake, with dlopen and
 with Python's ctypes against that folder alone, with two copies at once, and statically if there is a static library.
-options: builds the library with the other values of the options that decide what is installed.
+options: builds the library with the other values of the options that decide what is installed, and where; builds and runs a program
+with pkg-config and with CMake against each.
 subproject: builds and runs a Meson project that has gpumem in its subprojects/ folder, with Clang if that is there.
 toolkits: configures without the Toolkit, with an old one, and with one elsewhere.
-quickstart: runs packaging/quickstart, the first command of the README, in a copy of the sources.
+quickstart: runs packaging/quickstart, the first command of the README, in a copy of the sources that cannot be written.
 """
 
 import json
@@ -21,7 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from packages import cuda_include, missing_packages
+from packages import cuda_include, missing_packages, ordinary_user
 from tap import Tap
 
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
@@ -239,6 +240,15 @@ def cmake(tap, name, here, root, build, compiler, kind, *options):
     tap.check(f"{name}: versions that fit", refused)
 
 
+def from_shell(source, root, static, compiler, program):
+    """By a shell, because pkg-config escapes each byte of a letter that is not ASCII."""
+    (pc,) = root.rglob("gpumem.pc")
+    words = [*compiler, *WARNINGS, source / "tests" / "consumers" / "linked.c", "-o", program]
+    run("sh", "-c", f'eval "$0" "$(pkg-config {"--static " * static}--cflags --libs gpumem)"', shlex.join(map(str, words)),
+        PKG_CONFIG_LIBDIR=str(pc.parent), PKG_CONFIG_SYSROOT_DIR=str(root))
+    return run(program, LD_LIBRARY_PATH=str(pc.parent.parent))
+
+
 def options(tap, source, build, c_compiler, cpp_compiler, folder):
     """One build, brought from one set of options to the next, because its objects stay the same."""
     # At the same distance from the sources as tests/run builds, so that ccache knows the objects.
@@ -252,10 +262,11 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
     # As tests/run sets it.
     os.environ.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
     fake_driver = (build / "tests" / "fake_cuda" / "libcuda.so.1").exists()
+    unusual = {"prefix": "/opt/50% plätze", "libdir": "bücher/fach 2"}
     for number, chosen in enumerate((
             {"default_library": "shared", "cli": True, "fake_driver": fake_driver},
-            {"default_library": "shared", "cli": False, "adapters": False, "fake_driver": False},
-            {"default_library": "static", "cli": True, "prefix": "/opt/50% plätze"})):
+            {"default_library": "shared", "cli": False, "adapters": False, "fake_driver": False, **unusual},
+            {"default_library": "static", "cli": True, **unusual})):
         name = "installed with " + ", ".join(f"{key}={str(value).lower()}" for key, value in chosen.items())
         try:
             run("meson", "setup", *["--reconfigure"][:number], again, folder, *same, "-Dtests=false", "-Ddocs=false",
@@ -263,10 +274,13 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
             run("meson", "compile", "-C", again)
             root = install(again, folder / f"root{number}")
             tap.check(name, wrong_files(root, source, options_of(again)))
+            static = chosen["default_library"] == "static"
+            case(tap, f"{name}: C, linked by pkg-config", lambda: from_shell(source, root, static, c_compiler, folder / f"linked{number}"))
+            cmake(tap, f"{name}: CMake", source / "tests" / "consumers", root, folder / f"cmake{number}", c_compiler,
+                  f"{chosen['default_library'].upper()}_LIBRARY")
             if chosen["cli"]:
                 (program,) = root.rglob("bin/gpumem")
-                where = {} if chosen["default_library"] == "static" else {
-                    "LD_LIBRARY_PATH": str(next(root.rglob("libgpumem.so")).parent)}
+                where = {} if static else {"LD_LIBRARY_PATH": str(next(root.rglob("libgpumem.so")).parent)}
                 said = run(program, "--version", **where)
                 tap.check(f"{name}: the program runs", [] if said.startswith("gpumem ") else [said])
                 (unit,) = root.rglob("gpumem-keeper.service")
@@ -353,8 +367,12 @@ def quickstart(tap, source, c_compiler, cpp_compiler, folder):
     if missing:
         tap.skip("packaging/quickstart", f"not installed: {' '.join(missing)}")
         return
+    user = ordinary_user()
+    if user is None:
+        tap.skip("packaging/quickstart as an ordinary user", "this is root, and unshare --user is refused here")
     copy, toolkit = folder / "a clone", folder / "toolkit"
     shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", "build", "__pycache__"))
+    run("chmod", "--recursive", "a-w", copy)
     toolkit.mkdir()
     (toolkit / "largest").write_bytes(bytes(range(256)) * 4000)
     (toolkit / "another").write_bytes(b"smaller")
@@ -365,17 +383,26 @@ def quickstart(tap, source, c_compiler, cpp_compiler, folder):
     env.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
 
     def said(status, words, *arguments):
-        result = subprocess.run([copy / "packaging" / "quickstart", *arguments], text=True, env=env, stdout=subprocess.PIPE,
+        result = subprocess.run([*(user or []), copy / "packaging" / "quickstart", *arguments], text=True, env=env, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, check=False)
         lost = [word for word in words if word not in result.stdout]
         return [] if result.returncode == status and not lost else [result.stdout, f"exit status {result.returncode}", f"not said: {lost}"]
 
-    tap.check("packaging/quickstart builds, and moves the largest file", said(0, ["taking the largest", f"{toolkit / 'largest'}", "pageable", "buffer"]))
+    tap.check("packaging/quickstart builds sources that cannot be written, and moves the largest file",
+              said(0, ["taking the largest", f"{toolkit / 'largest'}", "pageable", "buffer"]))
     tap.check("packaging/quickstart moves a file of one's own, in the build that is there", said(0, [str(copy / "LICENSE"), "buffer"], copy / "LICENSE"))
     tap.check("packaging/quickstart refuses what it does not know",
               said(2, ["unknown option --fast"], "--fast") + said(2, ["is not a readable file"], folder / "none") + said(2, ["Usage:"], "a", "b"))
     tap.check("packaging/quickstart writes nothing to the sources",
               [str(path) for path in copy.rglob("*") if path not in before and path.name != "__pycache__" and path.suffix != ".pyc"])
+    try:
+        built = folder / "build" / "quickstart"
+        run(*(user or []), "meson", "install", "-C", built, DESTDIR=str(folder / "root"))
+        problems = wrong_files(folder / "root", source, options_of(built))
+    except RuntimeError as problem:
+        problems = str(problem)
+    tap.check("what packaging/quickstart built is installed without writing to the sources", problems)
+    run("chmod", "--recursive", "u+w", copy)
 
 
 def main():
