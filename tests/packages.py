@@ -21,7 +21,7 @@ from tap import Tap
 # What a root needs so that every package can be installed, and programs in C, Go and Rust compiled.
 IN_ROOT = ["cargo", "gcc", "golang-go", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python3"]
 # What both kinds of package managers keep for themselves.
-MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
+MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/cache/man/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
                 "dev/")
 FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/share/licenses", "usr/share/bash-completion",
                "usr/share/bash-completion/completions", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh",
@@ -571,9 +571,8 @@ def main():
             tap.skip(f"{kind.name}: packages", f"not installed: {' '.join(missing)}")
         elif build(tap, kind, source, folder):
             good.append(kind)
-    if "deb-arm64" in chosen:
-        packages_arm64.cases(tap, source, folder)
-    if good:
+    arm64 = packages_arm64.cases(tap, source, folder) if "deb-arm64" in chosen else None
+    if good or arm64:
         # Not in FOLDER: apt downloads as a user of its own, who may not come there.
         with tempfile.TemporaryDirectory() as temporary:
             os.chmod(temporary, 0o755)
@@ -587,6 +586,9 @@ def main():
                         break  # what is left would fail the rest
                     if kind.name == "deb":
                         half_installed(tap, kind, root)
+                if arm64:
+                    attempt(tap, "deb-arm64: installed in a root of amd64, and removed without a trace",
+                            lambda: packages_arm64.installed_and_removed(arm64, root))
     tap.finish()
 
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from arm64 import CROSS, EMULATOR, move
-from packages import EXPECTED, Kind, attempt, cuda_include, make, missing_packages, run
+from packages import EXPECTED, Kind, attempt, cuda_include, make, missing_packages, run, snapshot
 
 NATIVE, TRIPLET = "x86_64-linux-gnu", "aarch64-linux-gnu"
 # Of xxHash the header alone is used.
@@ -56,16 +56,40 @@ def program(source, root, env):
     return [] if "round trip good" in said else [said]
 
 
+def over_fake_driver(root, env):
+    """The program and the fake driver of these packages."""
+    libraries = env["LD_LIBRARY_PATH"]
+    said = run(*EMULATOR, root / "usr" / "bin" / "gpumem", "info", "--backend", "cuda", env={
+        **env, "LD_LIBRARY_PATH": f"{libraries}/gpumem/fake-cuda:{libraries}", "FAKE_CUDA_DEVICES": "2"})
+    return [] if "Fake CUDA device 1" in said else [said]
+
+
+def installed_and_removed(kind, root):
+    """Nothing is left of them in a root of amd64, which lacks the libraries of arm64 that they need. dpkg knows more than one
+    architecture there only meanwhile."""
+    names, before = kind.packages(), snapshot(root)
+    run("dpkg", f"--root={root}", "--add-architecture", "arm64")
+    run("dpkg", f"--root={root}", "--force-depends", "--install", *names.values())
+    new = snapshot(root)
+    problems = [f"changed: {name}" for name, state in before.items() if new.get(name) != state]
+    problems += [] if f"usr/lib/{TRIPLET}/libgpumem.so.0" in new else ["the library is not there"]
+    problems += [line for line in run("dpkg", f"--root={root}", "--verify", *(f"{name}:arm64" for name in names)).splitlines() if line]
+    run("dpkg", f"--root={root}", "--purge", *(f"{name}:arm64" for name in names))
+    run("dpkg", f"--root={root}", "--remove-architecture", "arm64")
+    return problems + [f"left behind or changed: {name}" for name, _ in sorted({*snapshot(root).items()} ^ {*before.items()})]
+
+
 def cases(tap, source, folder):
+    """Returns the packages, if there are any."""
     if platform.machine() == "aarch64":
         tap.skip("deb-arm64: packages", "this machine is arm64: the other Debian packages are for it")
-        return
+        return None
     missing = missing_packages(source, "deb_arm64")
     if missing:
         tap.skip("deb-arm64: packages", f"not installed: {' '.join(missing)}")
-        return
+        return None
     if not make(tap, "deb-arm64", source, folder, "deb-arm64: built by an ordinary user, without error or warning from lintian"):
-        return
+        return None
     kind = Kind("deb", folder)
     amd64 = kind.packages()
     kind.folder = folder / "packages" / "deb-arm64"
@@ -87,10 +111,12 @@ def cases(tap, source, folder):
             files |= unpack(path, root)
         attempt(tap, "deb-arm64: programs and libraries are for arm64", lambda: machines(files))
         env = {"PATH": "/usr/bin:/bin", "GPUMEM_BACKEND": "host", "LD_LIBRARY_PATH": str(root / "usr" / "lib" / TRIPLET)}
-        for case, steps in (("a C program is built and runs", lambda: program(source, root, env)),
+        over_it = [("gpumem has the devices of the fake driver", lambda: over_fake_driver(root, env))]
+        for case, steps in (*over_it * ("gpumem-fakecuda" in found), ("a C program is built and runs", lambda: program(source, root, env)),
                             ("gpumem moves a file by every kind of memory",
                              lambda: move(source, root / "usr" / "bin" / "gpumem", env=env))):
             if shutil.which(EMULATOR[0]):
                 attempt(tap, f"deb-arm64: {case}", steps)
             else:
                 tap.skip(f"deb-arm64: {case}", "not installed: qemu-user")
+    return kind

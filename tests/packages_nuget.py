@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from arm64 import CROSS, EMULATOR
-from packages import attempt, make, missing_packages, run
+from packages import attempt, make, missing_packages, run, snapshot
 
 NATIVE = "runtimes/linux-x64/native/libgpumem.so.0"
 ARM64 = "runtimes/linux-arm64/native/libgpumem.so.0"
@@ -119,6 +119,26 @@ def on_mono(source, unpacked, folder):
     # The symbols have the lines.
     good = "GpuMemLibraryException: the native library of gpumem cannot be loaded: /nowhere" in broken
     return problems + [broken] * (not good or not re.search(r"GpuMemLibrary\.cs:\d+", broken))
+
+
+def leaves_nothing(source, path, folder):
+    """Unpacked beside a program, used by it and deleted: neither there nor in the folders of its user is anything left."""
+    folder.mkdir()
+    (folder / "Basic.cs").write_bytes((source / "bindings" / "csharp" / "examples" / "Basic.cs").read_bytes())
+    env, used, package = environment(), folder / "used", folder / "package"
+    for variable in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+        env[variable] = str(folder / variable)
+        (folder / variable).mkdir(mode=0o700)
+    before = snapshot(folder)
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(package)
+    consumer(source, package, "netstandard2.0", used)
+    run("mcs", f"-r:{used}/GpuMem.dll", f"-out:{used}/Basic.exe", folder / "Basic.cs", env=env)
+    said = run("mono", used / "Basic.exe", env=env)
+    problems = [] if said == (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8") else [said]
+    shutil.rmtree(used)
+    shutil.rmtree(package)
+    return problems + [f"left behind or changed: {name}" for name, _ in sorted({*snapshot(folder).items()} ^ {*before.items()})]
 
 
 def on_core(source, unpacked, folder, home, framework):
@@ -248,6 +268,7 @@ def cases(tap, source, folder):
             else:
                 tap.skip(program, "not installed: qemu-user")
         attempt(tap, "nuget: a program runs on Mono", lambda: on_mono(source, temporary / "unpacked", temporary / "mono"))
+        attempt(tap, "nuget: removed without a trace", lambda: leaves_nothing(source, made[0], temporary / "removed"))
         for framework in ("netstandard2.0", "netcoreapp3.1"):
             if home and framework in frameworks:
                 attempt(tap, f"nuget: a program runs on .NET with {framework}",
