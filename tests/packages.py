@@ -18,8 +18,10 @@ from pathlib import Path
 
 from tap import Tap
 
-# What a root needs so that every package can be installed, and programs in C, Go and Rust compiled.
-IN_ROOT = ["cargo", "gcc", "golang-go", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python3"]
+# What a root needs so that every package can be installed, programs in C, Go and Rust compiled, and commands completed.
+IN_ROOT = ["cargo", "fish", "gcc", "golang-go", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python3", "zsh"]
+# A program in C.
+PROGRAM = "tests/consumers/linked.c", "tests/consumers/round_trip.h"
 # What both kinds of package managers keep for themselves.
 MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/cache/man/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
                 "dev/")
@@ -28,6 +30,17 @@ FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/
                "usr/share/zsh/site-functions", "usr/lib/systemd/user")
 # Where what an RPM package brings is not where Debian looks.
 RPM_PATHS = {"LD_LIBRARY_PATH": "/usr/lib64", "LIBRARY_PATH": "/usr/lib64", "PKG_CONFIG_PATH": "/usr/lib64/pkgconfig"}
+
+
+# What offers the commands that begin with b, one a line. fish and zsh find the file by themselves; of zsh the function prints what it
+# is given, which zsh would show in a terminal alone, and Debian's looks elsewhere than Fedora's.
+COMPLETION = {
+    "bash": "source /usr/share/bash-completion/completions/gpumem && COMP_WORDS=(gpumem b) && COMP_CWORD=1 && _gpumem gpumem && "
+            "printf '%s\\n' \"${COMPREPLY[@]}\"",
+    "fish": 'complete --do-complete "gpumem b"',
+    "zsh": "fpath+=(FPATH) && autoload -U compinit && compinit -D -u && _describe() { print -l -- ${${(P)2}%%:*} } && "
+           "words=(gpumem b) && CURRENT=2 && $_comps[gpumem]",
+}
 
 
 class Failed(RuntimeError):
@@ -256,7 +269,7 @@ def use(tap, kind, root, source):
     enter = entering(kind, root)
     work = root / "tmp" / "consumer"
     work.mkdir()
-    for name in ("tests/consumers/linked.c", "tests/consumers/round_trip.h", "bindings/python/examples/basic.py"):
+    for name in (*PROGRAM, "bindings/python/examples/basic.py"):
         shutil.copy(source / name, work)
 
     def linked():
@@ -277,15 +290,15 @@ def use(tap, kind, root, source):
         expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
         return [f"missing: {name}" for name in pages if not (folder / "html" / name).is_file()] + [said] * (said != expected)
 
-    def completion():
-        said = run(*enter, "bash", "-c", "source /usr/share/bash-completion/completions/gpumem && COMP_WORDS=(gpumem b) && COMP_CWORD=1 && "
-                   '_gpumem gpumem && echo "${COMPREPLY[@]}"')
-        return [] if said == "bench\n" else [said]
+    def completion(shell):
+        said = run(*enter, "HOME=/tmp/consumer", shell, "-c", COMPLETION[shell].replace("FPATH", "/usr/share/zsh/site-functions" * (kind.name == "rpm")))
+        return [] if [line.split("\t")[0] for line in said.splitlines()].count("bench") == 1 else [said]
 
     attempt(tap, f"{kind.name}: a C program is compiled and runs", linked)
     attempt(tap, f"{kind.name}: a Python program runs", module)
     attempt(tap, f"{kind.name}: the pages are there, and a program of them runs", documentation)
-    attempt(tap, f"{kind.name}: bash completes a command", completion)
+    for shell in COMPLETION:
+        attempt(tap, f"{kind.name}: {shell} completes a command", lambda it=shell: completion(it))
     attempt(tap, f"{kind.name}: the program gpumem runs",
             lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
     attempt(tap, f"{kind.name}: gpumem bench measures",
@@ -526,29 +539,49 @@ def upgrade(tap, kind, root, folder):
     return True
 
 
-def half_installed(tap, kind, root):
+def half_installed(tap, kind, root, source):
     """Debian packages that were unpacked without what they need say so, and are complete once it comes."""
     files, before = kind.packages(), snapshot(root)
-    names = ["gpumem-tools", "python3-gpumem"]
+    names = ["gpumem-tools", "libgpumem-dev", "python3-gpumem"]
     enter = [*entering(kind, root), "PYTHONDONTWRITEBYTECODE=1"]
     module = [*enter, "python3", "-c", "import gpumem; gpumem.default_device()"]
 
     def lacking():
         run("dpkg", f"--root={root}", "--unpack", *(files[name] for name in names))
-        return refused("depends on libgpumem0", "env", "LC_ALL=C.UTF-8", "dpkg", f"--root={root}", "--configure", *names) + refused(
-            "install the library", *module) + refused("libgpumem.so.0", *enter, "gpumem", "info")
+        problems = [line for name in names for line in refused(
+            "depends on libgpumem0", "env", "LC_ALL=C.UTF-8", "dpkg", f"--root={root}", "--configure", name)]
+        return problems + refused("install the library", *module) + refused("libgpumem.so.0", *enter, "gpumem", "info")
+
+    def linked():
+        run(*enter, "sh", "-ec", "gcc -o /tmp/linked /tmp/linked.c $(pkg-config --cflags --libs gpumem)")
+        said = run(*enter, "/tmp/linked")
+        for name in ("linked", *(Path(name).name for name in PROGRAM)):
+            (root / "tmp" / name).unlink()
+        return [] if "round trip good" in said else [said]
+
+    def without_plug_in():
+        (plug_in,) = root.glob("usr/lib/*/gpumem/libgpumem-torch.so")
+        plug_in.rename(root / "tmp" / plug_in.name)
+        problems = refused(f"there is no {plug_in.name}: looked for /usr/lib/python3/dist-packages/gpumem/adapters/{plug_in.name}, "
+                           f"/{plug_in.relative_to(root)}, ", *enter, "python3", "-c",
+                           f"from gpumem.adapters import _plug_in; _plug_in.path('{plug_in.name}', 'GPUMEM_TORCH_LIBRARY')")
+        (root / "tmp" / plug_in.name).rename(plug_in)
+        return problems
 
     def completed():
         run("dpkg", f"--root={root}", "--unpack", files["libgpumem0"])
         run(*module)  # before anything is configured, too
         run("dpkg", f"--root={root}", "--configure", "--pending")
-        return [] if "host" in (said := run(*enter, "gpumem", "info")) else [said]
+        return linked() + ([] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
 
     def removed():
         kind.remove(root, ["libgpumem0", *names])
         return [f"changed: {name}" for name, _ in sorted({*snapshot(root).items()} ^ {*before.items()})]
+    for name in PROGRAM:
+        shutil.copy(source / name, root / "tmp")
     attempt(tap, "deb: what is unpacked without the library says so", lacking)
     attempt(tap, "deb: what is half installed is complete once the library comes", completed)
+    attempt(tap, "deb: a plug-in that is missing is named, and where it was looked for", without_plug_in)
     attempt(tap, "deb: what was half installed is removed without a trace", removed)
 
 
@@ -585,7 +618,7 @@ def main():
                     if not upgrade(tap, kind, root, folder):
                         break  # what is left would fail the rest
                     if kind.name == "deb":
-                        half_installed(tap, kind, root)
+                        half_installed(tap, kind, root, source)
                 if arm64:
                     attempt(tap, "deb-arm64: installed in a root of amd64, and removed without a trace",
                             lambda: packages_arm64.installed_and_removed(arm64, root))
