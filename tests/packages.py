@@ -65,7 +65,8 @@ def works(*command):
 def attempt(tap, name, steps):
     """One case; returns whether it passed. `steps` raises, or returns problems."""
     try:
-        problems = list(steps() or [])
+        # What a program should not have said may be nothing at all.
+        problems = [problem or "nothing was said" for problem in steps() or []]
     except Failed as problem:
         problems = [str(problem)]
     tap.check(name, problems)
