@@ -27,6 +27,16 @@ def flags_of_ffmpeg():
         return [], "FFmpeg 5.0 or newer and the types of CUDA for it are not installed: libavutil-dev, libffmpeg-nvenc-dev"
 
 
+def lacking(fake):
+    """What the stock loader of FFmpeg cannot do without, of which its headers have the names, and the fake driver has not."""
+    folder = Path(run("pkg-config", "--variable=includedir", "ffnvcodec").strip())
+    loader = (folder / "ffnvcodec" / "dynlink_loader.h").read_text(encoding="utf-8")
+    loader = re.sub(r"^#if defined\(_WIN32\).*?^#endif", "", loader[loader.index("int cuda_load_functions("):], flags=re.DOTALL | re.MULTILINE)
+    names = re.findall(r'LOAD_SYMBOL\(.*"(cu[A-Z]\w+)"', loader.partition("\n}")[0])
+    shown = {line.split()[-1] for line in run("nm", "--dynamic", "--defined-only", fake / "libcuda.so.1").splitlines()}
+    return [name for name in names if name not in shown] + ["no name was found"] * (len(names) < 30)
+
+
 def main():
     source, build, fake, compiler = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     adapter = source / "adapters" / "ffmpeg"
@@ -35,6 +45,7 @@ def main():
     if reason:
         tap.skip("FFmpeg", reason)
         tap.finish()
+    tap.check("the fake driver has each function that FFmpeg loads", lacking(fake))
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         installed = install(build, folder / "installed") if (build / "build.ninja").exists() else build
