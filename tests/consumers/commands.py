@@ -41,6 +41,7 @@ NOT_RUN = {
         "meson setup build/bench "],
     "consumers.py and ffmpeg.py compile such programs": [
         "cc first.c $(", "cc program.c $(", "cc -I adapters/ffmpeg program.c "],
+    "ffmpeg.py runs it": ["LD_LIBRARY_PATH=$FAKE ffmpeg "],
     "consumers.py runs packaging/quickstart": ["packaging/quickstart", "build/quickstart/bindings/cli/gpumem info\n"],
     "the tests of packages run it": [
         "packaging/build deb ", "packaging/build wheel\n", "source packaging/dependencies\n", "packaging/release ", "python3 -m venv ", "mkdir -p ../crates\n",

@@ -9,12 +9,14 @@ BUILD_ROOT is a build of Meson, or a folder into which one was installed with DE
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from consumers import WARNINGS, install, pkg_config, run
+from packages import blocks
 from tap import Tap
 
 
@@ -37,6 +39,20 @@ def lacking(fake):
     return [name for name in names if name not in shown] + ["no name was found"] * (len(names) < 30)
 
 
+def stock_program(source, fake, folder):
+    """The command of the page about the fake driver: each frame comes back as it was, and nothing is done that a driver forbids."""
+    (command,) = (block for block in blocks(source / "docs" / "fake-driver.md", "sh") if "ffmpeg " in block)
+    report = folder / "violations"
+
+    def frames(command):
+        said = run("sh", "-ec", command.replace("ffmpeg ", "ffmpeg -v error ", 1), FAKE=str(fake), FAKE_CUDA_REPORT=str(report))
+        return [line for line in said.splitlines() if line.strip() and not line.startswith("#")]
+
+    there, never = frames(command), frames(command.replace("hwupload,hwdownload,format=nv12", "null"))
+    problems = [] if len(there) == 25 and there == never else ["frames:", *there, "without the device:", *never]
+    return problems + (report.read_text(encoding="utf-8").splitlines() if report.exists() else [])
+
+
 def main():
     source, build, fake, compiler = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     adapter = source / "adapters" / "ffmpeg"
@@ -47,7 +63,14 @@ def main():
         tap.finish()
     tap.check("the fake driver has each function that FFmpeg loads", lacking(fake))
     with tempfile.TemporaryDirectory() as folder:
-        folder = Path(folder)
+        folder, name = Path(folder), "the program ffmpeg moves frames to the device and back"
+        if shutil.which("ffmpeg"):
+            try:
+                tap.check(name, stock_program(source, fake, folder))
+            except RuntimeError as problem:
+                tap.check(name, str(problem))
+        else:
+            tap.skip(name, "not installed: ffmpeg")
         installed = install(build, folder / "installed") if (build / "build.ninja").exists() else build
         (library,) = installed.rglob("libgpumem.so.0")
         env = {"LD_LIBRARY_PATH": f"{fake}:{library.parent}", "FAKE_CUDA_DEVICES": "2"}
