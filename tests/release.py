@@ -50,7 +50,8 @@ class Checkouts:
         self.commit(self.first)
 
     def environment(self, **more):
-        keep = {name: os.environ[name] for name in ("PATH", "CUDA_HOME", "CUDA_PATH", "GPUMEM_DOTNET", "RUSTUP_HOME") if name in os.environ}
+        named = "PATH", "CUDA_HOME", "CUDA_PATH", "GPUMEM_DOTNET", "GPUMEM_ZIG", "RUSTUP_HOME"
+        keep = {name: os.environ[name] for name in named if name in os.environ}
         keep.setdefault("RUSTUP_HOME", str(Path.home() / ".rustup"))
         return {**keep, "HOME": str(self.home), **more}
 
@@ -272,6 +273,9 @@ def contents(tap, made, first):
               [f"not in both: {name}" for name in set(names) ^ set(listed)] + ([] if names == sorted(names) else ["not sorted"]) +
               [f"{member.name}: {member.uid}:{member.gid} {member.mode:o} {member.mtime}" for member in members
                if member.uid or member.gid or member.mtime != time or (member.mode & 0o022 and not member.issym())])
+    wheels = [path.name for path in made.glob("wheel/*.whl")]
+    if wheels and "GPUMEM_ZIG" in os.environ:
+        tap.check("the wheels are for glibc 2.28", [name for name in wheels if "-manylinux_2_28_" not in name])
     said = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, text=True, capture_output=True, check=False)
     summed = {line[66:] for line in (made / "SHA256SUMS").read_text(encoding="utf-8").splitlines()}
     tap.check("SHA256SUMS has every file", ([said.stdout + said.stderr] if said.returncode else []) +
