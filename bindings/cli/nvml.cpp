@@ -71,10 +71,16 @@ Status add_processes(ListProcesses* list, GpuHandle handle, Gpu& gpu) {
     found.resize(std::min<size_t>(count, found.size()));
     break;
   }
+  // Parts of a GPU are listed one by one.
+  std::map<uint64_t, std::optional<uint64_t>> listed;
   for (const ProcessInfo& one : found) {
-    std::optional<uint64_t>& bytes = gpu.bytes_by_process[one.process];
-    // A process that computes and draws is in both lists, with the same bytes.
-    if (one.bytes != kNotAvailable) bytes = std::max<uint64_t>(bytes.value_or(0), one.bytes);
+    std::optional<uint64_t>& bytes = listed.try_emplace(one.process, 0).first->second;
+    bytes = bytes && one.bytes != kNotAvailable ? std::optional(*bytes + one.bytes) : std::nullopt;
+  }
+  // A process that computes and draws is in both lists, with the same bytes.
+  for (const auto& [process, bytes] : listed) {
+    std::optional<uint64_t>& known = gpu.bytes_by_process[process];
+    known = std::max(known, bytes);
   }
   return kSuccess;
 }
@@ -84,6 +90,7 @@ Status look_at_gpu(const Functions& nvml, unsigned number, Gpus& gpus) {
   Status status = nvml.handle(number, &handle);
   if (status != kSuccess) return status;
   Gpu gpu;
+  gpu.number = number;
   std::array<char, 96> name{};
   status = nvml.name(handle, name.data(), static_cast<unsigned>(name.size()));
   if (status != kSuccess) return status;
@@ -93,10 +100,12 @@ Status look_at_gpu(const Functions& nvml, unsigned number, Gpus& gpus) {
   if (status != kSuccess) return status;
   gpu.total_bytes = memory.total;
   gpu.free_bytes = memory.free;
-  status = add_processes(nvml.compute, handle, gpu);
-  const Status of_graphics = add_processes(nvml.graphics, handle, gpu);
+  for (ListProcesses* const list : {nvml.compute, nvml.graphics}) {
+    const Status listed = list == nullptr ? kSuccess : add_processes(list, handle, gpu);
+    if (status == kSuccess) status = listed;
+  }
   gpus.list.push_back(std::move(gpu));
-  return status != kSuccess ? status : of_graphics;
+  return status;
 }
 
 }  // namespace
@@ -106,7 +115,9 @@ Gpus look_at_gpus() {
   Gpus gpus;
   Library library(kName);
   if (!library.loaded()) {
-    gpus.problem = std::string(kName) + " cannot be loaded: it comes with the driver";
+    const char* const reason = dlerror();
+    gpus.problem = std::string(kName) + ", which comes with the driver, cannot be loaded: " +
+                   (reason != nullptr ? reason : "no reason is given");
     return gpus;
   }
   Functions nvml;
@@ -117,23 +128,24 @@ Gpus look_at_gpus() {
   library.find(&nvml.handle, "nvmlDeviceGetHandleByIndex_v2");
   library.find(&nvml.name, "nvmlDeviceGetName");
   library.find(&nvml.memory, "nvmlDeviceGetMemoryInfo");
+  const bool usable = library.missing().empty();
+  // Drivers before 510 lack these.
   library.find(&nvml.compute, "nvmlDeviceGetComputeRunningProcesses_v3");
   library.find(&nvml.graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3");
-  if (!library.missing().empty()) {
+  if (!library.missing().empty())
     gpus.problem = std::string(kName) + " lacks " + library.missing() + "(): update the driver";
-    return gpus;
-  }
-  const auto tell = [&](Status status) {
+  if (!usable) return gpus;
+  const auto succeeded = [&](Status status) {
     const char* const text = nvml.error_string(status);
     if (status != kSuccess && gpus.problem.empty())
       gpus.problem = std::string(kName) + ": " + (text != nullptr ? text : std::to_string(status).c_str());
     return status == kSuccess;
   };
-  if (!tell(nvml.init())) return gpus;
+  if (!succeeded(nvml.init())) return gpus;
   unsigned count = 0;
-  if (tell(nvml.count(&count))) {
+  if (succeeded(nvml.count(&count))) {
     for (unsigned number = 0; number < count; ++number)
-      tell(look_at_gpu(nvml, number, gpus));
+      (void)succeeded(look_at_gpu(nvml, number, gpus));
   }
   nvml.shutdown();
   return gpus;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The GPUs of this machine and the processes that have their memory, as NVIDIA's management library tells.
+// The GPUs of this machine and the processes that have their memory, as NVIDIA's management library reports
+// them.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +12,19 @@
 namespace gpumem::cli {
 
 struct Gpu {
+  unsigned number = 0;  // that of the library, which nvidia-smi shows
   std::string name;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
-  std::map<uint64_t, std::optional<uint64_t>> bytes_by_process;  // none: the system does not tell
+  std::map<uint64_t, std::optional<uint64_t>> bytes_by_process;  // none: not known
 };
 
 struct Gpus {
   std::vector<Gpu> list;
-  std::string problem;  // why it has not all; empty if it has
+  std::string problem;  // why it is incomplete, or empty
 };
 
-// Opens no context on any GPU.
+// Makes no context on any GPU.
 Gpus look_at_gpus();
 
 }  // namespace gpumem::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// gpumem why without a FILE: the processes of this machine that use gpumem or a GPU, and hubs, without
-// opening a GPU.
+// gpumem why without a FILE: the processes of this machine that use gpumem or a GPU, and hubs, without a
+// context on a GPU.
 #include "processes.h"
 
 #include <dirent.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -58,16 +59,16 @@ using Files = std::map<uint64_t, uint64_t>;  // and its bytes, as far as is know
 // A process that uses gpumem or a GPU.
 struct User {
   uint64_t process = 0;
+  bool seen = true;  // in /proc; otherwise only its memory of GPUs is known
   std::string command;
   std::string user;
   bool has_library = false;
   Files files;
-  std::vector<std::string> instances;  // addresses at which it serves importers
-  uint64_t of_nvidia = 0;              // open device files
-  bool has_gpu = false;                // as far as is known
-  std::optional<uint64_t> gpu_bytes;   // on all GPUs, if that is known
+  std::vector<std::string> instances;     // addresses at which it serves importers
+  uint64_t of_nvidia = 0;                 // open device files
+  std::optional<uint64_t> gpu_bytes = 0;  // on all GPUs; none if that is not known
+  bool has_gpu = false;
 
-  bool seen() const { return !command.empty(); }
   bool of_gpumem() const { return has_library || !files.empty() || !instances.empty(); }
 };
 
@@ -164,14 +165,22 @@ struct Machine {
   uint64_t homeless = 0;  // instances whose process is not known
 };
 
-// What a process has on all GPUs.
 void look_at_gpu_memory(const Gpus& gpus, User& user) {
   for (const Gpu& gpu : gpus.list) {
     const auto found = gpu.bytes_by_process.find(user.process);
     if (found == gpu.bytes_by_process.end()) continue;
     user.has_gpu = true;
-    if (found->second) user.gpu_bytes = user.gpu_bytes.value_or(0) + *found->second;
+    user.gpu_bytes =
+        user.gpu_bytes && found->second ? std::optional(*user.gpu_bytes + *found->second) : std::nullopt;
   }
+}
+
+// Whether numbers of processes are those of the whole system, as the driver may give them. The number is that
+// of the first namespace in Linux (PROC_PID_INIT_INO).
+bool sees_whole_system() {
+  std::array<char, 64> name{};
+  return readlink("/proc/self/ns/pid", name.data(), name.size() - 1) > 0 &&
+         std::string_view(name.data()) == "pid:[4026531836]";
 }
 
 // Processes with memory of a GPU that /proc does not show, such as those outside of a container.
@@ -186,6 +195,7 @@ void add_unseen(Machine& machine) {
   for (const uint64_t process : processes) {
     User user;
     user.process = process;
+    user.seen = false;
     look_at_gpu_memory(machine.gpus, user);
     machine.users.push_back(std::move(user));
   }
@@ -194,6 +204,7 @@ void add_unseen(Machine& machine) {
 Machine look_at_machine() {
   Machine machine;
   machine.gpus = look_at_gpus();
+  const bool whole = sees_whole_system();
   Sockets sockets = find_sockets();
   std::vector<std::string> names;
   if (!list_folder("/proc", &names)) throw std::runtime_error("/proc cannot be read: is it mounted?");
@@ -205,8 +216,10 @@ Machine look_at_machine() {
     User user;
     user.process = *process;
     user.command = now->command;
-    if (!look_at_maps(user) || !look_at_descriptors(user, sockets)) ++machine.closed;
-    look_at_gpu_memory(machine.gpus, user);
+    const bool open = look_at_maps(user) && look_at_descriptors(user, sockets);
+    if (!open) ++machine.closed;
+    // Within a namespace another process may have the number that the driver means.
+    if (whole || !open || user.of_nvidia != 0) look_at_gpu_memory(machine.gpus, user);
     if (!user.of_gpumem() && user.of_nvidia == 0 && !user.has_gpu) continue;
     user.user = user_of(*process);
     machine.users.push_back(std::move(user));
@@ -290,31 +303,31 @@ void print_gpus(const Machine& machine) {
   if (gpus.list.empty() && !wanted) return;
   std::cout << '\n' << wrapped("GPUs");
   Table table({"GPU", "MEMORY", "FREE", "NAME"}, {kRight, kRight, kRight});
-  for (size_t i = 0; i < gpus.list.size(); ++i) {
-    const Gpu& gpu = gpus.list[i];
-    table.add({std::to_string(i), size_text(gpu.total_bytes), size_text(gpu.free_bytes), shown(gpu.name)});
+  for (const Gpu& gpu : gpus.list) {
+    table.add(
+        {std::to_string(gpu.number), size_text(gpu.total_bytes), size_text(gpu.free_bytes), shown(gpu.name)});
   }
   if (!gpus.list.empty()) std::cout << table.text();
-  if (!gpus.problem.empty()) std::cout << wrapped("not all is known: " + shown(gpus.problem), "  ");
+  if (!gpus.problem.empty()) std::cout << wrapped("incomplete: " + shown(gpus.problem), "  ");
 }
 
 void print_machine(const Machine& machine, const std::string& folder, const std::vector<NamedHub>& hubs) {
   using enum Table::Align;
-  std::cout << wrapped("Processes that use gpumem or have an NVIDIA device open");
+  std::cout << wrapped("Processes that use gpumem or a GPU of NVIDIA");
   Table table({"PROCESS", "USER", "INSTANCES", "MEMORY FILES", "NVIDIA", "GPU MEMORY", "COMMAND"},
               {kRight, kLeft, kRight, kRight, kRight, kRight});
   for (const User& user : machine.users) {
     const auto or_dash = [](uint64_t count) { return count == 0 ? "-" : std::to_string(count); };
     table.add(
-        {std::to_string(user.process), user.seen() ? shown(user.user) : "?", or_dash(user.instances.size()),
+        {std::to_string(user.process), user.seen ? shown(user.user) : "?", or_dash(user.instances.size()),
          user.files.empty() ? "-"
                             : std::to_string(user.files.size()) + ", " + size_text(bytes_of(user.files)),
          or_dash(user.of_nvidia),
-         user.gpu_bytes ? size_text(*user.gpu_bytes)
-         : user.has_gpu ? "?"
-                        : "-",
-         !user.seen() ? "a process that the system does not show"
-                      : shown(user.command) + (user.of_gpumem() ? "" : " (without gpumem)")});
+         !user.has_gpu    ? "-"
+         : user.gpu_bytes ? size_text(*user.gpu_bytes)
+                          : "?",
+         !user.seen ? "a process that the system does not show"
+                    : shown(user.command) + (user.of_gpumem() ? "" : " (without gpumem)")});
   }
   std::cout << (machine.users.empty() ? "  none\n" : table.text());
   if (const Files all = files_of_all(machine.users); !all.empty()) {
@@ -358,19 +371,22 @@ void print_machine_json(const Machine& machine, const std::string& folder,
                {"not_looked_at", machine.closed},
                {"instances_of_unknown_processes", machine.homeless}};
   for (const User& user : machine.users) {
+    const auto if_seen = [&user](Json value) { return user.seen ? std::move(value) : Json(); };
     json["processes"].push_back({{"pid", user.process},
-                                 {"user", user.seen() ? Json(user.user) : Json()},
-                                 {"command", user.seen() ? Json(user.command) : Json()},
-                                 {"gpumem", user.of_gpumem()},
-                                 {"instances", user.instances},
-                                 {"memory_files", user.files.size()},
-                                 {"memory_file_bytes", bytes_of(user.files)},
-                                 {"nvidia_device_files", user.of_nvidia},
+                                 {"user", if_seen(user.user)},
+                                 {"command", if_seen(user.command)},
+                                 {"gpumem", if_seen(user.of_gpumem())},
+                                 {"instances", if_seen(user.instances)},
+                                 {"memory_files", if_seen(user.files.size())},
+                                 {"memory_file_bytes", if_seen(bytes_of(user.files))},
+                                 {"nvidia_device_files", if_seen(user.of_nvidia)},
                                  {"gpu_bytes", user.gpu_bytes ? Json(*user.gpu_bytes) : Json()}});
   }
   for (const Gpu& gpu : machine.gpus.list) {
-    json["gpus"].push_back(
-        {{"name", gpu.name}, {"total_bytes", gpu.total_bytes}, {"free_bytes", gpu.free_bytes}});
+    json["gpus"].push_back({{"number", gpu.number},
+                            {"name", gpu.name},
+                            {"total_bytes", gpu.total_bytes},
+                            {"free_bytes", gpu.free_bytes}});
   }
   for (const NamedHub& hub : hubs) {
     const bool known = hub.problem.empty();

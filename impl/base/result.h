@@ -47,8 +47,7 @@ struct Error {
   const char* entry_point = "";
   char message[512];  // always ends; not cleared, since it is long
 
-  // The same failure, of a limit.
-  Error&& of(Limit met) && {
+  Error&& with_limit(Limit met) && {
     limit = met;
     return std::move(*this);
   }

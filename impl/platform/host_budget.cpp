@@ -78,7 +78,7 @@ Result<void> check_host_budget(uint64_t bytes, const std::string& root) {
                     "%" PRIu64 " bytes do not fit into the host's memory: %s leaves %" PRIu64 "; free some%s",
                     bytes, budget.limit.c_str(), budget.available,
                     budget.of_group ? ", or raise the limit of the control group in that file" : "")
-      .of(budget.of_group ? Limit::kControlGroup : Limit::kOther);
+      .with_limit(budget.of_group ? Limit::kControlGroup : Limit::kOther);
 }
 
 }  // namespace gpumem::platform

@@ -10,6 +10,9 @@
 
 namespace gpumem::platform {
 
+// Below this size, asking is not worth the cost.
+inline constexpr uint64_t kLargeOnHost = uint64_t{64} << 20;
+
 struct HostBudget {
   uint64_t available = UINT64_MAX;
   std::string limit;      // the name of the tightest limit

@@ -455,7 +455,7 @@ TEST_F(Buf, buf_10_refuses_bad_descriptions) {
   refused(kBad, [&](gpumem_buffer_desc& wanted) { wanted.reserve = unit_ - 1; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.location = 4; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 16; });
-  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.require = 8; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.require = UINT64_C(1) << 63; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.handle_types = 2; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.access_count = 1; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.struct_size = 7; });

@@ -1687,6 +1687,20 @@ TEST_F(Com, com_23_the_snapshot_has_what_each_device_holds) {
       EXPECT_NE(text.find("\"free_bytes\":" + std::to_string(free) + ','), std::string::npos) << text;
     }
   }
+  // A host function cannot ask the driver.
+  struct Seen {
+    gpumem_instance instance;
+    std::string text;
+  } seen{instance_, {}};
+  const Stream stream = create_stream(device_);
+  const gpumem_host_function look = [](void* user) {
+    auto& found = *static_cast<Seen*>(user);
+    found.text = text_of(found.instance, gpumem_stats_snapshot);
+  };
+  ASSERT_OK(gpumem_stream_launch_host_function(stream, look, &seen, why()));
+  EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_NE(seen.text.find("\"own_bytes\":0"), std::string::npos) << seen.text;
+  EXPECT_EQ(seen.text.find("free_bytes"), std::string::npos) << seen.text;
   EXPECT_EQ(own(), 0u);
 }
 

@@ -429,7 +429,7 @@ class Faults {
 };
 
 // While it lives, a new native stream gets the handle of the one that was destroyed last. The host backend
-// and drivers do so anyway, the fake driver is told to.
+// does so anyway, drivers nearly always, and the fake driver is told to.
 class ReusedHandles {
  public:
   ReusedHandles() { set("1"); }

@@ -413,9 +413,10 @@ TEST(Pool, com_29_many_streams_mix_nothing_up) {
   EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));  // which waits for the work
   EXPECT_EQ(work->mismatches(), 0U);
   EXPECT_GT(last.handed_over(), streams / 4);
-  if (handles.again() == 0 && !on_host() && !on_fake_cuda())
-    SKIP_RULE("this driver gave no stream the handle of an earlier one");
-  EXPECT_GT(handles.again(), 0U);
+  // Drivers nearly always do so, but nothing says that they must.
+  if (on_host() || on_fake_cuda()) {
+    EXPECT_GT(handles.again(), 0U);
+  }
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ Player::Properties Player::pick_properties(Choice& choice, uint64_t unit, bool w
   if (desc.location == GPUMEM_LOCATION_HOST && desc.handle_types == GPUMEM_HANDLE_TYPE_POSIX_FD)
     desc.handle_types = 0;
   if (!model_.shares_descriptors && desc.handle_types == GPUMEM_HANDLE_TYPE_POSIX_FD) desc.handle_types = 0;
-  constexpr gpumem_physical_flags kNoFlags[] = {4, UINT64_C(1) << 63};
+  constexpr gpumem_physical_flags kNoFlags[] = {8, UINT64_C(1) << 63};
   const uint8_t flags = choice.byte();
   if (flags >= kWrong) (flags % 2 == 0 ? desc.require : desc.prefer) = kNoFlags[flags / 2 % 2];
   const uint8_t node = choice.byte();

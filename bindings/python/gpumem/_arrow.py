@@ -59,8 +59,11 @@ def _struct_at(cls: Any, address: int) -> Tuple[Any, Optional[BaseException]]:
 def _release_schema(address: int, cls: Any = _Schema, struct_at: Any = _struct_at) -> None:
     schema, problem = struct_at(cls, address)
     schema.release = None
-    if problem is not None:
-        raise problem
+    try:
+        if problem is not None:
+            raise problem
+    finally:
+        del problem  # whose traceback has this frame
 
 
 def _release_array(address: int, cls: Any = _Array, exported: Dict[int, Tuple[Any, ...]] = _exported,
@@ -68,8 +71,11 @@ def _release_array(address: int, cls: Any = _Array, exported: Dict[int, Tuple[An
     array, problem = struct_at(cls, address)
     array.release = None
     exported.pop(array.private_data, None)
-    if problem is not None:
-        raise problem
+    try:
+        if problem is not None:
+            raise problem
+    finally:
+        del problem  # whose traceback has this frame
 
 
 def _give_back(_: Any, address: int) -> None:

@@ -72,7 +72,7 @@ class ManagedMemory final : public Memory {
   CUdeviceptr base_ = 0;
 };
 
-// By member, since headers of CUDA 13.4 have the id in a union.
+// By member: headers of CUDA 13.4 have the id in a union, for which Clang wants more braces.
 CUmemLocation location_of(CUmemLocationType type, int id) {
   CUmemLocation location{};
   location.type = type;

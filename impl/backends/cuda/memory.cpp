@@ -461,7 +461,7 @@ Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
 Result<std::unique_ptr<backend::Memory>> create_pinned(Device& device, const backend::MemoryRequest& request,
                                                        gpumem_memory_flags wanted) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
-  if (request.size >= kLargeOnHost) GPUMEM_TRY(platform::check_host_budget(request.size));
+  if (request.size >= platform::kLargeOnHost) GPUMEM_TRY(platform::check_host_budget(request.size));
   const bool write_combined = (wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
   // Pieces form one device range only if device and host addresses are equal.
   if (!write_combined && device.traits().same_pointer) return create_mapped_pinned(device, request, wanted);
@@ -524,7 +524,7 @@ class RegisteredMemory final : public Memory {
 
 // Populate absent pages first: the driver faults them in one by one while every other call waits.
 Result<void> populate_absent(const backend::RegistrationRequest& request) {
-  if (request.size < kLargeOnHost) return {};
+  if (request.size < platform::kLargeOnHost) return {};
   const uint64_t absent = platform::absent_bytes(request.pointer, request.size);
   if (absent < request.size / 2) return {};
   GPUMEM_TRY(platform::check_host_budget(absent));

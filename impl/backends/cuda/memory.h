@@ -8,8 +8,6 @@ namespace gpumem::cuda {
 
 // Larger requests fail without searching for an address range.
 inline constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
-// Below this size, querying the free memory of the host is not worth the cost.
-inline constexpr uint64_t kLargeOnHost = uint64_t{64} << 20;
 
 class Memory : public backend::Memory {
  public:

@@ -431,7 +431,8 @@ Result<std::unique_ptr<backend::Physical>> VirtualMemory::try_create(const backe
 // A preference must not make the call fail.
 Result<std::unique_ptr<backend::Physical>> VirtualMemory::create(const backend::PhysicalRequest& request) {
   const bool on_host = request.location != GPUMEM_LOCATION_DEVICE;
-  if (on_host && request.size >= kLargeOnHost) GPUMEM_TRY(platform::check_host_budget(request.size));
+  if (on_host && request.size >= platform::kLargeOnHost)
+    GPUMEM_TRY(platform::check_host_budget(request.size));
   const gpumem_physical_flags wanted = request.require | request.prefer;
   auto made = try_create(request, wanted);
   if (!made && wanted != request.require && !device_.lost()) return try_create(request, request.require);

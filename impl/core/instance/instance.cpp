@@ -82,7 +82,7 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
                  " more do not fit; free some, or %s",
                  pin_budget_, used, bytes,
                  is_default_ ? "raise GPUMEM_PIN_BUDGET" : "open the instance with a larger pin_budget")
-          .of(Limit::kPinBudget);
+          .with_limit(Limit::kPinBudget);
     }
     used = pinned_bytes_.load(std::memory_order_relaxed);
   }

@@ -83,7 +83,7 @@ class Instance final : public Context {
     std::array<gpumem_kind_stats, kCountedKinds> kinds{};
   };
   OfPools of_pools() const;
-  uint64_t device_bytes(const Device& device) const;
+  std::vector<uint64_t> bytes_by_device() const;
   std::string totals(const OfPools& of_pools) const;
   void end_handles() noexcept;
   void await_streams() noexcept;

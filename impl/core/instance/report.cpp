@@ -88,13 +88,14 @@ std::string Instance::snapshot() const {
   (text += '{') += head.text();
 
   text += ",\"devices\":[";
+  const std::vector<uint64_t> own = bytes_by_device();
   for (const auto& device : devices_) {
     Fields fields;
     fields.add("ordinal", uint64_t{device->ordinal()});
     fields.add("name", device->facts().name);
     fields.add("total_bytes", device->facts().total_bytes);
     if (auto memory = device->memory_available()) fields.add("free_bytes", memory->free_bytes);
-    fields.add("own_bytes", device_bytes(*device));
+    fields.add("own_bytes", device->ordinal() < own.size() ? own[device->ordinal()] : 0);
     add_element(fields);
   }
   text += "],\"kinds\":[";
@@ -148,14 +149,16 @@ std::string Instance::snapshot() const {
   return text += "]}";
 }
 
-// What this instance has on a device. Managed memory moves, so nobody knows how much of it lies there.
-uint64_t Instance::device_bytes(const Device& device) const {
-  uint64_t bytes = statistics_.block_bytes(device.ordinal());
+// What this instance has on each device. Managed memory moves, so nobody knows how much of it lies there.
+std::vector<uint64_t> Instance::bytes_by_device() const {
+  std::vector<uint64_t> bytes = statistics_.block_bytes_by_device();
   const auto see = [&](const Object& object) {
     if (&object.context() != this || object.type() != Type::kMemory) return;
     const auto& memory = static_cast<const Region&>(object);
-    const KindTraits& kind = memory.traits();
-    if (kind.on_device && !kind.imported && &memory.device() == &device) bytes += memory.size();
+    const uint32_t ordinal = memory.device().ordinal();
+    if (!memory.traits().on_device || memory.traits().imported) return;
+    if (bytes.size() <= ordinal) bytes.resize(ordinal + 1);
+    bytes[ordinal] += memory.size();
   };
   for (uint32_t slot = 0; handles::see_next(&slot, see);) {
   }

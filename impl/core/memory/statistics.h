@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "core/memory/kind.h"
 #include "core/object/object.h"
@@ -65,12 +66,15 @@ class Statistics {
     totals_.bytes.raise(-known->second.bytes);
     blocks_.erase(known);
   }
-  // Of the blocks on a device.
-  uint64_t block_bytes(uint32_t ordinal) const noexcept {
+  // By ordinal, as far as there are blocks.
+  std::vector<uint64_t> block_bytes_by_device() const {
+    std::vector<uint64_t> bytes;
     const std::lock_guard lock(mutex_);
-    uint64_t bytes = 0;
     for (const auto& [id, block] : blocks_) {
-      if (block.device == static_cast<int32_t>(ordinal)) bytes += block.bytes;
+      if (block.device < 0) continue;
+      const auto ordinal = static_cast<size_t>(block.device);
+      if (bytes.size() <= ordinal) bytes.resize(ordinal + 1);
+      bytes[ordinal] += block.bytes;
     }
     return bytes;
   }

@@ -67,13 +67,13 @@ Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
                       "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
                       " bytes; raise it to %" PRIu64 " or more with gpumem_pool_set_limit()",
                       limit_, plural(limit_), piece, source_.bytes() + more)
-        .of(Limit::kPool);
+        .with_limit(Limit::kPool);
   }
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
                     " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
                     source_.bytes(), limit_, more)
-      .of(Limit::kPool);
+      .with_limit(Limit::kPool);
 }
 
 // Refuses early a large growth that cannot succeed, so that it does not fill the device while others need the
@@ -324,11 +324,12 @@ Error PoolCore::lacking(const Error& last, const char* stage, Order& order, uint
   const uint64_t free = source_.bytes() - std::min(source_.bytes(), used);
   const bool in_the_way = order_in_the_way(order, size, 0) != nullptr;
   std::array<char, 160> fragmented{};
-  if (free >= size && largest < size && !in_the_way) {
+  const uint64_t row = std::max(largest, space_.largest_place());  // in whatever stream it was freed
+  if (free >= size && row < size && !in_the_way) {
     std::snprintf(fragmented.data(), fragmented.size(),
                   "the pool is fragmented: %" PRIu64 " bytes are free in it, but at most %" PRIu64
                   " in a row; ",
-                  free, largest);
+                  free, row);
   }
   if (last.status == GPUMEM_ERROR_LIMIT_EXCEEDED && limit_ > source_.bytes())
     largest = std::max(largest, round_down(limit_ - source_.bytes(), piece()));
@@ -363,19 +364,21 @@ Error PoolCore::lacking(const Error& last, const char* stage, Order& order, uint
   std::array<char, 160> of_streams{};
   if (unheard != 0) {
     std::snprintf(of_streams.data(), of_streams.size(),
-                  "; %zu native stream%s may still use some: before a native stream ends, wrap it and "
-                  "destroy the wrapper",
+                  "%zu native stream%s may still use some of the pool: before a native stream ends, wrap it "
+                  "and destroy the wrapper; ",
                   unheard, plural(unheard));
   } else if (in_the_way) {
-    std::snprintf(of_streams.data(), of_streams.size(),
-                  "; enough of it is free, but work of another stream may still use that: synchronize it");
+    std::snprintf(
+        of_streams.data(), of_streams.size(),
+        "enough of the pool is free, but work of another stream may still use that: synchronize it; ");
   }
+  // What is to be done first, since a long message is cut off at its end.
   return reworded(copy,
                   "no block of %" PRIu64
-                  " byte%s within %s: %s%s; the search ended at %s%s; of the pool's %" PRIu64
-                  " bytes %" PRIu64 " are in use, and %s would have fitted%s",
-                  size, plural(size), bound_of(copy), fragmented.data(), copy.message, stage,
-                  of_device.data(), source_.bytes(), live.bytes, fitting.data(), of_streams.data());
+                  " byte%s within %s: %s%s%s; the search ended at %s%s; of the pool's %" PRIu64
+                  " bytes %" PRIu64 " are in use, and %s would have fitted",
+                  size, plural(size), bound_of(copy), fragmented.data(), of_streams.data(), copy.message,
+                  stage, of_device.data(), source_.bytes(), live.bytes, fitting.data());
 }
 
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {

@@ -21,8 +21,6 @@ namespace gpumem::core {
 namespace {
 
 constexpr uint64_t kLeastAddresses = uint64_t{16} << 30;
-// Pages of the system come when they are touched. From this size on, ask before whether there will be any.
-constexpr uint64_t kLargeOnHost = uint64_t{64} << 20;
 
 }  // namespace
 
@@ -141,7 +139,8 @@ Result<PoolSource::Pieces::node_type> PoolSource::make(uint64_t size) const {
   uint64_t base = 0;
   if (!memory_.kind->allocated()) {
     constexpr uint64_t kPage = PoolClasses::kPage;
-    if (size >= kLargeOnHost) GPUMEM_TRY(platform::check_host_budget(size));
+    // Pages come when they are touched, so this does not count what earlier pieces are still to get.
+    if (size >= platform::kLargeOnHost) GPUMEM_TRY(platform::check_host_budget(size));
     void* const pages = mmap(nullptr, size + kPage, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED) {
