@@ -139,11 +139,11 @@ std::optional<Backup> backup_named(const char* name) {
 // What the calling thread has set, and at first the environment.
 struct Settings {
   std::string tag = "default";
-  // TMS_INIT_ENABLE | 1, 0 | 0 | allocations are in a region from the start
+  // TMS_INIT_ENABLE | on, off | off | allocations are in a region from the start
   bool interesting = is_set("TMS_INIT_ENABLE");
-  // TMS_INIT_ENABLE_CPU_BACKUP | 1, 0 | 0 | what is paused is kept in memory of the host
+  // TMS_INIT_ENABLE_CPU_BACKUP | on, off | off | what is paused is kept in memory of the host
   bool cpu_backup = is_set("TMS_INIT_ENABLE_CPU_BACKUP");
-  // TMS_INIT_ENABLE_DISK_BACKUP | 1, 0 | 0 | what is paused is kept in files
+  // TMS_INIT_ENABLE_DISK_BACKUP | on, off | off | what is paused is kept in files
   bool disk_backup = is_set("TMS_INIT_ENABLE_DISK_BACKUP");
   // TMS_INIT_CPU_BACKUP_BACKEND | `pinned`, `mmap` | `pinned` | which memory of the host that is
   Backup backend = backup_named(std::getenv("TMS_INIT_CPU_BACKUP_BACKEND")).value_or(Backup::kPinned);
@@ -678,7 +678,7 @@ class Saver {
   std::string directory_;                         // of files
   std::atomic<bool> forked_ = false;              // this is a child of the process that opened the instance
   std::atomic<uint64_t> margin_ = 0;
-  // TMS_RETAIN_CPU_BACKUP | 1, 0 | 0 | the backup is kept for the next pause
+  // TMS_RETAIN_CPU_BACKUP | on, off | off | the backup is kept for the next pause
   std::atomic<bool> retain_ = is_set("TMS_RETAIN_CPU_BACKUP");
 };
 
