@@ -19,8 +19,11 @@ from tap import Tap
 READ = r"\bread_\w+\(\s*\"(\w+)\"[^;]*?&(?:request|host)\.([\w.]+)\)"
 # A table of docs/environment.md has the variables whose comments stand in such a place, the first that fits.
 VARIABLES = {"host backend": "impl/core/instance/default.cpp GPUMEM_HOST_", "default instance": "impl/core/instance/default.cpp ",
-             "hubs and keepers": "impl/", "program": "bindings/cli/", "Rust": "bindings/rust/", "wheels": "bindings/python/setup.py ",
+             "hubs and keepers": ("impl/core/share/link/hub.cpp ", "impl/platform/service_manager.cpp "), "program": "bindings/cli/", "Rust": "bindings/rust/", "wheels": "bindings/python/setup.py ",
              "plug-ins": "bindings/python/gpumem/adapters/", "bindings": "bindings/python/", "torch_memory_saver": "adapters/tms/"}
+# The row of docs/choosing.md that has the costs of an answer of its tree, which begins so.
+ROWS_OF_ANSWERS = {"a buffer that is shared": "imported", "a buffer": "buffer", "a pool": "a block of a pool", "managed": "managed",
+                   "device": "device", "used repeatedly": "registered", "used once": "pageable", "pinned": "pinned"}
 YES_OR_NO = "yes or no"
 ANSWERS = {"GPUMEM_ANSWER_TYPE_INT": "number", "GPUMEM_ANSWER_TYPE_BYTES": "bytes", "GPUMEM_ANSWER_EMULATED": "yes, no or emulated"}
 
@@ -38,13 +41,19 @@ def leads_somewhere(page, target, anchor):
 
 
 def numbers_not_measured(docs, text):
-    """The times and rates of a row that are in none of the files of docs/measured that it links to, those of the tree that are in no such
-    row, and answers of the tree that have none."""
+    """The times and rates of a row that are in none of the files of docs/measured that it links to, those of the tree that are not in the
+    row of their kind, and answers of the tree that have none."""
     cost = r"([\d.]+(?: to [\d.]+)?) (?:ns|us|ms|GB/s)\b"
+    with_unit = cost.replace("(", "(?:", 1)
     tree = text.split("## Which one?\n")[1].split("```\n")[1]
-    known = set(re.findall(cost, "".join(re.findall(r"^\|.*\]\(measured/.*\|$", text, re.MULTILINE))))
-    missing = [f"{number}: in the tree" for number in re.findall(cost, tree) if number not in known]
-    missing += [f"no cost: {answer}" for answer in re.split(r"--> |  (?=used )", tree)[1:] if answer.strip() and not re.search(cost, answer)]
+    known = {kind: set(re.findall(with_unit, row)) for kind, row in re.findall(r"^\| ([^|]*) (\|.*\]\(measured/.*\|)$", text, re.MULTILINE)}
+    missing = []
+    for answer in map(str.strip, re.split(r"-->|  (?=used )", tree)[1:]):
+        if answer:
+            kind = next((row for beginning, row in ROWS_OF_ANSWERS.items() if answer.startswith(beginning)), "")
+            costs = re.findall(with_unit, answer)
+            missing += [f"{one}: in the tree, and not in the row of {kind}" for one in costs if one not in known.get(kind, ())]
+            missing += [f"no cost: {answer}"] * (not costs)
     for row in re.findall(r"^\|.*\]\(measured/.*\|$", text, re.MULTILINE):
         files = [docs / name for name in re.findall(r"\]\((measured/[^)]*)\)", row)]
         there = "".join(file.read_text(encoding="utf-8") for file in files if file.exists())
@@ -96,18 +105,18 @@ def sources(root):
 
 def variables(root):
     """Tables of the variables of the environment, from a comment where each is read: NAME | values | default | meaning. Their names, and
-    those of the default instance; and comments that stand where nothing reads the variable."""
+    those of the default instance; and comments that stand where nothing reads the variable, or have other fields."""
     rows, names, strays = {name: "" for name in VARIABLES}, [], []
     fields = dict(re.findall(READ, (root / "impl" / "core" / "instance" / "default.cpp").read_text(encoding="utf-8")))
     for path, code in sources(root):
         for name, text in re.findall(r"^ *(?://|#) ([A-Z][A-Z0-9_]+) \| (.*(?:\n *(?://|#) (?![A-Z0-9_]+ \|).*)*)", code, re.MULTILINE):
-            values, default, meaning = re.sub(r"\n *(?://|#)", "", text).split(" | ")
+            cells = re.sub(r"\n *(?://|#)", "", text).split(" | ")
             table = next((table for table, place in VARIABLES.items() if f"{path} {name}".startswith(place)), None)
-            if not table or not re.search(rf'"{name}(?:\\0)?"', code):
+            if not table or len(cells) != 3 or not re.search(rf'"{name}(?:\\0)?"', code):
                 strays.append(f"{path}: {name}")
                 continue
             field = f" `{fields[name].replace('.', '_')}` |" if name in fields else ""
-            rows[table] += f"| `{name}` |{field} {values} | {default} | {meaning} |\n"
+            rows[table] += f"| `{name}` |{field} {' | '.join(cells)} |\n"
             names.append(name)
     head, with_field = ("| Variable | Values | Default | Meaning |\n|---|---|---|---|\n",
                         "| Variable | Field | Values | Default | Meaning |\n|---|---|---|---|---|\n")
