@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from consumers import WARNINGS, install, pkg_config, run
+from consumers import WARNINGS, install, not_in_driver, pkg_config, run
 from packages import blocks
 from tap import Tap
 
@@ -34,21 +34,21 @@ def lacking(fake):
     folder = Path(run("pkg-config", "--variable=includedir", "ffnvcodec").strip())
     loader = (folder / "ffnvcodec" / "dynlink_loader.h").read_text(encoding="utf-8")
     loader = re.sub(r"^#if defined\(_WIN32\).*?^#endif", "", loader[loader.index("int cuda_load_functions("):], flags=re.DOTALL | re.MULTILINE)
-    names = re.findall(r'LOAD_SYMBOL\(.*"(cu[A-Z]\w+)"', loader.partition("\n}")[0])
-    shown = {line.split()[-1] for line in run("nm", "--dynamic", "--defined-only", fake / "libcuda.so.1").splitlines()}
-    return [name for name in names if name not in shown] + ["no name was found"] * (len(names) < 30)
+    return not_in_driver(fake, re.findall(r'LOAD_SYMBOL\(.*"(cu[A-Z]\w+)"', loader.partition("\n}")[0]))
 
 
 def stock_program(source, fake, folder):
     """The command of the page about the fake driver: each frame comes back as it was, and nothing is done that a driver forbids."""
     (command,) = (block for block in blocks(source / "docs" / "fake-driver.md", "sh") if "ffmpeg " in block)
-    report = folder / "violations"
+    report, without = folder / "violations", command.replace("hwupload,hwdownload,format=nv12", "null")
+    if without == command:
+        return [f"no way to the device and back: {command}"]
 
     def frames(command):
         said = run("sh", "-ec", command.replace("ffmpeg ", "ffmpeg -v error ", 1), FAKE=str(fake), FAKE_CUDA_REPORT=str(report))
         return [line for line in said.splitlines() if line.strip() and not line.startswith("#")]
 
-    there, never = frames(command), frames(command.replace("hwupload,hwdownload,format=nv12", "null"))
+    there, never = frames(command), frames(without)
     problems = [] if len(there) == 25 and there == never else ["frames:", *there, "without the device:", *never]
     return problems + (report.read_text(encoding="utf-8").splitlines() if report.exists() else [])
 

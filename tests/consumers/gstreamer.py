@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from consumers import not_in_driver
 from tap import Tap
 
 LIBRARIES = "libgstreamer-1.0.so.0", "libgstvideo-1.0.so.0", "libgstcuda-1.0.so.0"
@@ -61,9 +62,7 @@ def lacking(fake):
     """What GStreamer's library looks up by name and the fake driver has not."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         (path,) = {line.split(maxsplit=5)[5].rstrip() for line in maps if "/libgstcuda-1.0.so" in line}
-    names = {*re.findall(rb"(?<=\0)cu[A-Z]\w+(?=\0)", Path(path).read_bytes())}
-    driver = ctypes.CDLL(f"{fake}/libcuda.so.1")
-    return [name.decode() for name in sorted(names) if not hasattr(driver, name.decode())] + ["no name was found"] * (len(names) < 30)
+    return not_in_driver(Path(fake), {name.decode() for name in re.findall(rb"(?<=\0)cu[A-Z]\w+(?=\0)", Path(path).read_bytes())})
 
 
 def main():
