@@ -127,14 +127,17 @@ def names_what_is_missing(source, folder):
 
 
 def by_platform(python, wheel, folder):
-    """What is wrong with the systems for which pip chooses the wheel, of a folder that has it."""
+    """What is wrong with the systems for which pip chooses the wheel, of a folder that has it: its own, and neither an older glibc nor musl."""
     command = [python, "-m", "pip", "download", "--no-index", "--no-deps", "--only-binary=:all:", "--dest", folder, "--find-links",
                wheel.parent, "gpumem", "--platform"]
-    run(*command, wheel.stem.split("-")[-1], env=environment())
+    glibc, machine = re.search(r"-manylinux_(2_\d+)_(\w+)\.whl$", wheel.name).groups()
+    run(*command, f"manylinux_{glibc}_{machine}", env=environment())
     problems = [] if (folder / wheel.name).is_file() else ["not downloaded"]
-    status, output = said(*command, "musllinux_1_2_x86_64")
-    good = status and "No matching distribution found for gpumem" in output
-    return problems if good else [*problems, f"exit status {status}", output]
+    for other in f"manylinux_2_17_{machine}", f"musllinux_1_2_{machine}":
+        status, output = said(*command, other)
+        if not status or "No matching distribution found for gpumem" not in output:
+            problems += [f"{other}: exit status {status}", output]
+    return problems
 
 
 def use(tap, source, wheel, folder, kind="wheel"):
