@@ -109,11 +109,15 @@ def runs(source, folder, *command, variables=None):
     return [text for text, wanted in ((said, expected), (where, f"{folder / NATIVE}\n")) if text != wanted]
 
 
-def on_mono(source, unpacked, folder):
+def runs_on_mono(source, unpacked, folder, **variables):
     consumer(source, unpacked, "netstandard2.0", folder)
     for program in ("Basic", "Where"):
-        run("mcs", f"-r:{folder}/GpuMem.dll", f"-out:{folder / program}.exe", folder / f"{program}.cs", env=environment())
-    problems = runs(source, folder, "mono", "--debug", "exe")
+        run("mcs", f"-r:{folder}/GpuMem.dll", f"-out:{folder / program}.exe", folder / f"{program}.cs", env=environment(**variables))
+    return runs(source, folder, "mono", "--debug", "exe", variables=variables)
+
+
+def on_mono(source, unpacked, folder):
+    problems = runs_on_mono(source, unpacked, folder)
     broken = subprocess.run(["mono", "--debug", folder / "Where.exe"], text=True, capture_output=True, check=False,
                             env=environment(GPUMEM_LIBRARY="/nowhere/libgpumem.so.0")).stderr
     # The symbols have the lines.
@@ -121,23 +125,15 @@ def on_mono(source, unpacked, folder):
     return problems + [broken] * (not good or not re.search(r"GpuMemLibrary\.cs:\d+", broken))
 
 
-def leaves_nothing(source, path, folder):
-    """Unpacked beside a program, used by it and deleted: neither there nor in the folders of its user is anything left."""
+def leaves_nothing(source, unpacked, folder):
+    """When its own folder is deleted, nothing is left in those of its user."""
     folder.mkdir()
-    (folder / "Basic.cs").write_bytes((source / "bindings" / "csharp" / "examples" / "Basic.cs").read_bytes())
-    env, used, package = environment(), folder / "used", folder / "package"
-    for variable in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
-        env[variable] = str(folder / variable)
-        (folder / variable).mkdir(mode=0o700)
+    folders = {variable: folder / variable for variable in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")}
+    for path in folders.values():
+        path.mkdir(mode=0o700)
     before = snapshot(folder)
-    with zipfile.ZipFile(path) as archive:
-        archive.extractall(package)
-    consumer(source, package, "netstandard2.0", used)
-    run("mcs", f"-r:{used}/GpuMem.dll", f"-out:{used}/Basic.exe", folder / "Basic.cs", env=env)
-    said = run("mono", used / "Basic.exe", env=env)
-    problems = [] if said == (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8") else [said]
-    shutil.rmtree(used)
-    shutil.rmtree(package)
+    problems = runs_on_mono(source, unpacked, folder / "used", **{variable: str(path) for variable, path in folders.items()})
+    shutil.rmtree(folder / "used")
     return problems + [f"left behind or changed: {name}" for name, _ in sorted({*snapshot(folder).items()} ^ {*before.items()})]
 
 
@@ -268,7 +264,8 @@ def cases(tap, source, folder):
             else:
                 tap.skip(program, "not installed: qemu-user")
         attempt(tap, "nuget: a program runs on Mono", lambda: on_mono(source, temporary / "unpacked", temporary / "mono"))
-        attempt(tap, "nuget: removed without a trace", lambda: leaves_nothing(source, made[0], temporary / "removed"))
+        attempt(tap, "nuget: a program on Mono leaves nothing in the folders of its user",
+                lambda: leaves_nothing(source, temporary / "unpacked", temporary / "left"))
         for framework in ("netstandard2.0", "netcoreapp3.1"):
             if home and framework in frameworks:
                 attempt(tap, f"nuget: a program runs on .NET with {framework}",
