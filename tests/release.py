@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 from packages import Failed, attempt, run, works
+from packages_nuget import has_cross_compiler
 from tap import Tap
 
 DATE = "2026-01-02T03:04:05Z"
@@ -249,7 +250,7 @@ def compare(first, second):
                 if first[name].read_bytes() != second[name].read_bytes())
 
 
-def contents(tap, made, first):
+def contents(tap, made, first, chosen):
     (tarball,) = (path for path in made.glob("gpumem-*.tar.xz") if "html" not in path.name)
     document = json.loads(next(made.glob("*.spdx.json")).read_text(encoding="utf-8"))
     tap.check("the SPDX document has what the standard requires, and each file of the source", spdx(document, tarball))
@@ -273,9 +274,13 @@ def contents(tap, made, first):
               [f"not in both: {name}" for name in set(names) ^ set(listed)] + ([] if names == sorted(names) else ["not sorted"]) +
               [f"{member.name}: {member.uid}:{member.gid} {member.mode:o} {member.mtime}" for member in members
                if member.uid or member.gid or member.mtime != time or (member.mode & 0o022 and not member.issym())])
-    wheels = [path.name for path in made.glob("wheel/*.whl")]
-    if wheels and "GPUMEM_ZIG" in os.environ:
-        tap.check("the wheels are for glibc 2.28", [name for name in wheels if "-manylinux_2_28_" not in name])
+    name = "there is a wheel for glibc 2.28 for each machine, and no other"
+    if "wheel" not in chosen or "GPUMEM_ZIG" not in os.environ:
+        tap.skip(name, "GPUMEM_ZIG names no Zig" if "wheel" in chosen else "no wheels were chosen")
+    else:
+        tags = {path.stem.split("-")[-1] for path in made.glob("wheel/*.whl")}
+        wanted = {"manylinux_2_28_x86_64", *(["manylinux_2_28_aarch64"] if has_cross_compiler() else [])}
+        tap.check(name, [f"{'lacks' if tag in wanted else 'has'} {tag}" for tag in sorted(tags ^ wanted)])
     said = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, text=True, capture_output=True, check=False)
     summed = {line[66:] for line in (made / "SHA256SUMS").read_text(encoding="utf-8").splitlines()}
     tap.check("SHA256SUMS has every file", ([said.stdout + said.stderr] if said.returncode else []) +
@@ -307,7 +312,7 @@ def main():
         first, second = checkouts.work / "made", checkouts.work / "made-again"
         if attempt(tap, f"made: {' '.join(chosen)}", lambda: checkouts.release(
                 checkouts.first, "--out", str(first), *chosen, **FIRST) and None):
-            contents(tap, first, checkouts.first)
+            contents(tap, first, checkouts.first, chosen)
             (checkouts.home / ".gitconfig").write_text(WISHES, encoding="utf-8")
             other = checkouts.clone("second-in-a-folder-of-another-name", "--config=core.autocrlf=false")
             if attempt(tap, "made again by another user, elsewhere, and later", lambda: checkouts.release(
