@@ -23,8 +23,10 @@ IN_ROOT = ["cargo", "fish", "gcc", "golang-go", "libc6-dev", "libstdc++6", "libx
 # A program in C.
 PROGRAM = "tests/consumers/linked.c", "tests/consumers/round_trip.h"
 # What both kinds of package managers keep for themselves.
-MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/cache/man/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
+MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
                 "dev/")
+# And what man-db makes anew when a page comes or goes.
+MAN_DBS_OWN = re.compile(r"var/cache/man/(?:.*/)?(?:index\.db|CACHEDIR\.TAG)")
 FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/share/licenses", "usr/share/bash-completion",
                "usr/share/bash-completion/completions", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh",
                "usr/share/zsh/site-functions", "usr/lib/systemd/user")
@@ -32,8 +34,7 @@ FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/
 RPM_PATHS = {"LD_LIBRARY_PATH": "/usr/lib64", "LIBRARY_PATH": "/usr/lib64", "PKG_CONFIG_PATH": "/usr/lib64/pkgconfig"}
 
 
-# What offers the commands that begin with b, one a line. fish and zsh find the file by themselves; of zsh the function prints what it
-# is given, which zsh would show in a terminal alone, and Debian's looks elsewhere than Fedora's.
+# Prints the commands that begin with b, one a line. zsh shows them in a terminal alone, and Debian's does not look where Fedora's does.
 COMPLETION = {
     "bash": "source /usr/share/bash-completion/completions/gpumem && COMP_WORDS=(gpumem b) && COMP_CWORD=1 && _gpumem gpumem && "
             "printf '%s\\n' \"${COMPREPLY[@]}\"",
@@ -244,7 +245,7 @@ def snapshot(root):
         for name in folders + files:
             path = os.path.join(folder, name)
             shown = os.path.relpath(path, root)
-            if not f"{shown}/".startswith(MANAGERS_OWN):
+            if not f"{shown}/".startswith(MANAGERS_OWN) and not MAN_DBS_OWN.fullmatch(shown):
                 state = os.lstat(path)
                 found[shown] = (state.st_mode, None if name in folders else (state.st_size, state.st_mtime_ns))
     return found
@@ -612,17 +613,21 @@ def main():
             os.chmod(temporary, 0o755)
             root = Path(temporary) / "root"
             if make_root(tap, root):
+                spoiled = False
                 for kind in good:
                     cycle(tap, kind, root, source)
                     folder = Path(temporary) / kind.name
                     folder.mkdir()
                     if not upgrade(tap, kind, root, folder):
-                        break  # what is left would fail the rest
+                        spoiled = True  # what is left would fail the rest
+                        break
                     if kind.name == "deb":
                         half_installed(tap, kind, root, source)
-                if arm64:
-                    attempt(tap, "deb-arm64: installed in a root of amd64, and removed without a trace",
-                            lambda: packages_arm64.installed_and_removed(arm64, root))
+                name = "deb-arm64: installed in a root of amd64, and removed without a trace"
+                if arm64 and spoiled:
+                    tap.skip(name, "the root has what a failed case has left")
+                elif arm64:
+                    attempt(tap, name, lambda: packages_arm64.installed_and_removed(arm64, root))
     tap.finish()
 
 

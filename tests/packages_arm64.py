@@ -111,11 +111,13 @@ def cases(tap, source, folder):
             files |= unpack(path, root)
         attempt(tap, "deb-arm64: programs and libraries are for arm64", lambda: machines(files))
         env = {"PATH": "/usr/bin:/bin", "GPUMEM_BACKEND": "host", "LD_LIBRARY_PATH": str(root / "usr" / "lib" / TRIPLET)}
-        over_it = [("gpumem has the devices of the fake driver", lambda: over_fake_driver(root, env))]
-        for case, steps in (*over_it * ("gpumem-fakecuda" in found), ("a C program is built and runs", lambda: program(source, root, env)),
-                            ("gpumem moves a file by every kind of memory",
-                             lambda: move(source, root / "usr" / "bin" / "gpumem", env=env))):
-            if shutil.which(EMULATOR[0]):
+        for case, package, steps in (
+                ("gpumem has the devices of the fake driver", "gpumem-fakecuda", lambda: over_fake_driver(root, env)),
+                ("a C program is built and runs", "libgpumem-dev", lambda: program(source, root, env)),
+                ("gpumem moves a file by every kind of memory", "gpumem-tools", lambda: move(source, root / "usr" / "bin" / "gpumem", env=env))):
+            if package not in found:
+                tap.skip(f"deb-arm64: {case}", f"there is no {package}")
+            elif shutil.which(EMULATOR[0]):
                 attempt(tap, f"deb-arm64: {case}", steps)
             else:
                 tap.skip(f"deb-arm64: {case}", "not installed: qemu-user")
