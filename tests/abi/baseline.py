@@ -8,6 +8,7 @@ capi/description.py, and sizes, offsets and values by the compiler. docs/abi.md 
 """
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -148,6 +149,23 @@ def differences(old, new):
     return broken, added
 
 
+def compared_by_abidiff(old, new, compiler, folder):
+    """What libabigail says of the functions of two headers, and of the types that they take. Structs with their size may grow."""
+    libraries = []
+    for number, header in enumerate((old, new)):
+        text = re.sub(r"^(GPUMEM_API [^;{]*\));", r"\1 { __builtin_trap(); }", header.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        source = Path(folder) / f"bodies_{number}.c"
+        source.write_text(text, encoding="utf-8")
+        libraries.append(source.with_suffix(".so"))
+        run(*compiler, "-std=gnu99", "-w", "-g", "-shared", "-fPIC", source, "-o", libraries[-1])
+    growing = [struct.name for struct in description.Description([old]).structs if struct.fields[0].name == "struct_size"]
+    growth = Path(folder) / "growth"
+    growth.write_text(f"[suppress_type]\n  type_kind = struct\n  name_regexp = ^({'|'.join(growing)})$\n  has_data_member_inserted_at = end\n",
+                      encoding="utf-8")
+    result = subprocess.run(["abidiff", "--no-added-syms", "--suppressions", growth, *libraries], text=True, capture_output=True, check=False)
+    return [line for line in (result.stdout + result.stderr).splitlines() if line] if result.returncode else []
+
+
 def shortened(lines):
     """Where one field moves, all that follow do: of each struct, the first line only."""
     first, more = {}, {}
@@ -175,6 +193,20 @@ def self_check(tap, compiler, folder):
                   [] if good and changed[number] != SMALL else broken + added + ["nothing else was said"])
 
 
+# It is no judge of macros, `const`, types of the same size, and what lies in padding.
+SEEN_BY_ABIDIFF = {"a function is removed", "a parameter has another type", "a parameter is added", "a result has another type",
+                   "a field is removed", "a field comes in the middle"}
+
+
+def abidiff_check(tap, compiler, folder):
+    for number, (what, before, after, expected) in enumerate(CHANGES):
+        if expected and what not in SEEN_BY_ABIDIFF:
+            continue
+        old, new = (written(folder, f"abidiff_{number}_{name}", HEAD + text) for name, text in (("old", SMALL), ("new", SMALL.replace(before, after))))
+        said = compared_by_abidiff(old, new, compiler, folder)
+        tap.check(f"known to abidiff for what it is: {what}", [] if bool(said) == bool(expected) else said + ["nothing else was said"])
+
+
 def written(folder, name, text):
     header = Path(folder) / name / "gpumem" / "gpumem.h"
     header.parent.mkdir(parents=True)
@@ -191,16 +223,27 @@ def main():
     functions = description.Description().functions
     with tempfile.TemporaryDirectory() as folder:
         self_check(tap, compiler, folder)
+        abidiff = shutil.which("abidiff") is not None
+        if abidiff:
+            abidiff_check(tap, compiler, folder)
+        (Path(folder) / "CHANGELOG.md").write_text("# Changes\n\n## 1.0.10 (not yet released)\n\n## 0.2.0\n\n## 0.1.12 (2027-01-05)\n", encoding="utf-8")
+        tap.check("a version is released if CHANGELOG.md does not deny it", {"0.1", "0.2"} ^ generate.released_versions(Path(folder)))
         tap.check("every released version, and that of the headers, has a baseline",
                   [f"{version} has none: run capi/generate.py" for version in sorted({*released, current} - set(baselines))
                    if version.split(".")[0] == current.split(".")[0]])
-        today = facts(written(folder, "today", generate.one_header(description.Description())), compiler, folder)
+        of_today = written(folder, "today", generate.one_header(description.Description()))
+        today = facts(of_today, compiler, folder)
         link = [library, f"-Wl,-rpath,{Path(library).parent}"]
         for version, baseline in baselines.items():
             broken, added = differences(facts(baseline, compiler, folder), today)
             advice = f"{version} is released, and its programs rely on this: docs/abi.md says what may change" \
                 if version in released else f"{version} is not released: if this is meant, record it with capi/generate.py"
             tap.check(f"{version}: nothing is removed or changed", shortened(broken) + [advice] * bool(broken))
+            what = f"{version}: abidiff finds nothing removed or changed"
+            if abidiff:
+                tap.check(what, compared_by_abidiff(baseline, of_today, compiler, folder))
+            else:
+                tap.skip(what, "abidiff of abigail-tools is not installed")
             if version == current:
                 advice = f"{version} is released: raise GPUMEM_VERSION_MINOR, and run capi/generate.py" \
                     if version in released else "record it with capi/generate.py"
