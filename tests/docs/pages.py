@@ -42,13 +42,14 @@ def without_colour(text, page):
 
 def look(tap, folder, names):
     """Opens pages as a phone does, and in the dark."""
-    titles = ("on a phone the pages are as wide as the screen, and none is wider", "the pages can be dark")
+    titles = ("on a phone the pages are as wide as the screen, and none is wider", "the pages can be dark",
+              "on a phone no table scrolls up and down in itself")
     program = browser.find()
     if not program:
         for title in titles:
             tap.skip(title, f"none of {', '.join(browser.PROGRAMS)} is installed")
         return
-    wide, light = [], []
+    wide, light, scrolling = [], [], []
     with browser.started(program) as window:
         window.ask("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False})
         for name in names:
@@ -57,6 +58,9 @@ def look(tap, folder, names):
                                           " document.documentElement.scrollWidth]")
             if left or width > 390:
                 wide.append(f"{name}: begins at {left}, {width} wide")
+            if window.evaluate("[...document.querySelectorAll('div.contents table')].some(table => table.scrollHeight > table.clientHeight"
+                               " && getComputedStyle(table).overflowY != 'hidden')"):
+                scrolling.append(name)
             if window.evaluate("getComputedStyle(document.documentElement).filter") == "none":
                 light.append(name)
             # Inverted once: under the filter the page is as in the light.
@@ -65,6 +69,7 @@ def look(tap, folder, names):
                 light.append(f"{name}: {colour} is inverted")
     tap.check(titles[0], wide)
     tap.check(titles[1], light)
+    tap.check(titles[2], scrolling)
 
 
 def main():
