@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -178,9 +177,8 @@ void look_at_gpu_memory(const Gpus& gpus, User& user) {
 // Whether numbers of processes are those of the whole system, as the driver may give them. The number is that
 // of the first namespace in Linux (PROC_PID_INIT_INO).
 bool sees_whole_system() {
-  std::array<char, 64> name{};
-  return readlink("/proc/self/ns/pid", name.data(), name.size() - 1) > 0 &&
-         std::string_view(name.data()) == "pid:[4026531836]";
+  struct stat status = {};
+  return stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == 4026531836;
 }
 
 // Processes with memory of a GPU that /proc does not show, such as those outside of a container.

@@ -3,6 +3,7 @@
 #include "facts.hpp"
 
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 namespace facts {
@@ -98,25 +99,20 @@ void create(int) {
   prop = properties();
   prop.allocFlags.reserved[0] = 1;
   attempt("reserved_not_zero", kBlock, prop);
-  prop = properties();
-  prop.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
   Handle handle = 0;
-  const CUresult code = cu.MemCreate(&handle, kBlock, &prop, 0);
-  say("compressible", code);
-  if (code == CUDA_SUCCESS) {
-    CUmemAllocationProp granted = {};
-    say("compressible.read_back", cu.MemGetAllocationPropertiesFromHandle(&granted, handle));
-    say_number("compressible.granted", granted.allocFlags.compressionType);
-  }
-  prop = properties();
-  prop.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
-  const CUresult decompress = cu.MemCreate(&handle, kBlock, &prop, 0);
-  say("hw_decompress", decompress);
-  if (decompress == CUDA_SUCCESS) {
-    CUmemAllocationProp granted = {};
-    say("hw_decompress.read_back", cu.MemGetAllocationPropertiesFromHandle(&granted, handle));
-    say_number("hw_decompress.granted", granted.allocFlags.usage);
-  }
+  const auto granted = [&](const std::string& detail, auto flag, auto wanted) {
+    prop = properties();
+    prop.allocFlags.*flag = static_cast<std::decay_t<decltype(prop.allocFlags.*flag)>>(wanted);
+    const CUresult code = cu.MemCreate(&handle, kBlock, &prop, 0);
+    say(detail, code);
+    if (code != CUDA_SUCCESS) return;
+    CUmemAllocationProp made = {};
+    say(detail + ".read_back", cu.MemGetAllocationPropertiesFromHandle(&made, handle));
+    say_number(detail + ".granted", made.allocFlags.*flag);
+  };
+  using Flags = decltype(prop.allocFlags);
+  granted("compressible", &Flags::compressionType, CU_MEM_ALLOCATION_COMP_GENERIC);
+  granted("hw_decompress", &Flags::usage, CU_MEM_CREATE_USAGE_HW_DECOMPRESS);
   say("null_out", [&] {
     const CUmemAllocationProp plain = properties();
     return cu.MemCreate(nullptr, kBlock, &plain, 0);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -83,7 +84,7 @@ class Instance final : public Context {
     std::array<gpumem_kind_stats, kCountedKinds> kinds{};
   };
   OfPools of_pools() const;
-  std::vector<uint64_t> bytes_by_device() const;
+  std::map<uint32_t, uint64_t> bytes_by_device() const;
   std::string totals(const OfPools& of_pools) const;
   void end_handles() noexcept;
   void await_streams() noexcept;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -88,14 +89,14 @@ std::string Instance::snapshot() const {
   (text += '{') += head.text();
 
   text += ",\"devices\":[";
-  const std::vector<uint64_t> own = bytes_by_device();
+  std::map<uint32_t, uint64_t> own = bytes_by_device();
   for (const auto& device : devices_) {
     Fields fields;
     fields.add("ordinal", uint64_t{device->ordinal()});
     fields.add("name", device->facts().name);
     fields.add("total_bytes", device->facts().total_bytes);
     if (auto memory = device->memory_available()) fields.add("free_bytes", memory->free_bytes);
-    fields.add("own_bytes", device->ordinal() < own.size() ? own[device->ordinal()] : 0);
+    fields.add("own_bytes", own[device->ordinal()]);
     add_element(fields);
   }
   text += "],\"kinds\":[";
@@ -150,15 +151,13 @@ std::string Instance::snapshot() const {
 }
 
 // What this instance has on each device. Managed memory moves, so nobody knows how much of it lies there.
-std::vector<uint64_t> Instance::bytes_by_device() const {
-  std::vector<uint64_t> bytes = statistics_.block_bytes_by_device();
+std::map<uint32_t, uint64_t> Instance::bytes_by_device() const {
+  std::map<uint32_t, uint64_t> bytes = statistics_.block_bytes_by_device();
   const auto see = [&](const Object& object) {
     if (&object.context() != this || object.type() != Type::kMemory) return;
     const auto& memory = static_cast<const Region&>(object);
-    const uint32_t ordinal = memory.device().ordinal();
-    if (!memory.traits().on_device || memory.traits().imported) return;
-    if (bytes.size() <= ordinal) bytes.resize(ordinal + 1);
-    bytes[ordinal] += memory.size();
+    if (memory.traits().on_device && !memory.traits().imported)
+      bytes[memory.device().ordinal()] += memory.size();
   };
   for (uint32_t slot = 0; handles::see_next(&slot, see);) {
   }

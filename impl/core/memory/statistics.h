@@ -9,7 +9,6 @@
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "core/memory/kind.h"
 #include "core/object/object.h"
@@ -66,15 +65,12 @@ class Statistics {
     totals_.bytes.raise(-known->second.bytes);
     blocks_.erase(known);
   }
-  // By ordinal, as far as there are blocks.
-  std::vector<uint64_t> block_bytes_by_device() const {
-    std::vector<uint64_t> bytes;
+  // By ordinal.
+  std::map<uint32_t, uint64_t> block_bytes_by_device() const {
+    std::map<uint32_t, uint64_t> bytes;
     const std::lock_guard lock(mutex_);
     for (const auto& [id, block] : blocks_) {
-      if (block.device < 0) continue;
-      const auto ordinal = static_cast<size_t>(block.device);
-      if (bytes.size() <= ordinal) bytes.resize(ordinal + 1);
-      bytes[ordinal] += block.bytes;
+      if (block.device >= 0) bytes[static_cast<uint32_t>(block.device)] += block.bytes;
     }
     return bytes;
   }
