@@ -1529,6 +1529,32 @@ TEST(Pool, pool_16_holes_are_used_again_or_go_back) {
   }
 }
 
+// To move a piece costs driver calls: a little more memory is taken before.
+TEST(Pool, pool_16_holes_move_only_if_much_more_would_be_taken) {
+  constexpr uint64_t kPeak = 160 * kMiB;
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 256 * kMiB; });
+  const Pool pool = create_pool(instance.device());
+  std::vector<void*> blocks(40);
+  for (void*& block : blocks)
+    block = take(pool, kPeak / blocks.size());
+  const auto give_back = [&](size_t first) {
+    for (size_t i = first; i < blocks.size(); i += 2)
+      give(pool, blocks[i]);
+  };
+  give_back(1);
+  std::vector<void*> wider{take(pool, 5 * kMiB)};
+  EXPECT_EQ(info_of(pool).release_count, 0U);
+  EXPECT_GT(info_of(pool).reserved_bytes, kPeak);
+  for (int i = 0; i < 8; ++i)
+    wider.push_back(take(pool, 5 * kMiB));
+  EXPECT_GT(info_of(pool).release_count, 0U);
+  EXPECT_LE(info_of(pool).peak_reserved_bytes, kPeak / 16 * 17);
+  for (void* const block : wider)
+    give(pool, block);
+  give_back(0);
+}
+
 // A thread keeps 8 blocks of a class however large they are, and they are no reason to take more memory.
 TEST(Pool, pool_16_small_blocks_that_a_thread_keeps_make_room) {
   Instance instance = open_instance();
@@ -2243,6 +2269,41 @@ TEST(Pool, str_12_what_is_freed_in_a_native_stream_serves_others) {
     EXPECT_EQ(info_of(pool).live_count, 0U);
     EXPECT_LT(info_of(pool).reserved_bytes, size * count / 4);
   }
+}
+
+// What has no mark is a small share of the pool, since this may be the last that it hears of the stream.
+TEST(Pool, str_12_large_blocks_freed_in_a_native_stream_share_marks) {
+  const Instance instance = open_instance([](gpumem_instance_desc&, gpumem_host_options& host) {
+    host.device_bytes = 2048 * kMiB;
+    host.fill = GPUMEM_TOGGLE_OFF;
+  });
+  const NativeStream stream(instance.device());
+  gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
+  ASSERT_OK(gpumem_device_get_info(instance.device(), &device, why()));
+  constexpr uint64_t kSize = 12 * kMiB;  // no thread keeps it
+  gpumem_pool_desc desc = pool_desc(0);
+  desc.initial_size = std::min(1024 * kMiB, device.total_bytes / 2);
+  const Pool pool = create_pool(instance.device(), desc);
+  std::vector<void*> blocks(desc.initial_size / kSize / 2);
+  for (void*& block : blocks)
+    ASSERT_OK(gpumem_pool_alloc_native(pool, kSize, stream.get(), &block, why()));
+  for (void* const block : blocks)
+    ASSERT_OK(gpumem_pool_free_native(pool, block, stream.get(), why()));
+  const uint64_t marks = info_of(pool).mark_count;
+  EXPECT_GT(marks, 0U);
+  if (desc.initial_size >= 1024 * kMiB) {
+    EXPECT_LE(marks, blocks.size() / 2);
+  }
+  gpumem_stream wrapper = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(instance.device(), stream.get(), &wrapper, why()));
+  ASSERT_OK(gpumem_stream_synchronize(wrapper, GPUMEM_TIMEOUT_INFINITE, why()));
+  std::vector<void*> others;
+  for (uint64_t bytes = 0; bytes < desc.initial_size - desc.initial_size / 32 - 3 * kSize; bytes += kSize)
+    others.push_back(take(pool, kSize));
+  EXPECT_EQ(info_of(pool).reserved_bytes, desc.initial_size);
+  for (void* const block : others)
+    give(pool, block);
+  EXPECT_OK(gpumem_stream_destroy(wrapper, why()));
 }
 
 TEST(Pool, pool_19_trying_gives_what_is_free_and_takes_nothing) {

@@ -389,8 +389,10 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
   return taken;
 }
 
-// Before growing, which costs more: the work may be complete by now.
-void PoolCore::await_free() {
+// Before growing, which costs more: the work may be complete by now. The stream of `own` was passed to this
+// call.
+void PoolCore::await_free(Order& own) {
+  if (!at_once_ && own.mark(true)) ++marks_;
   mark_all();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
   do {
@@ -482,7 +484,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index, bool least_chunk
   }
   if (found == 0) found = take_from_new_chunk();
   if (found == 0 && spill_small()) {
-    await_free();
+    await_free(order);
     found = take_from_new_chunk();
   }
   if (found == 0) {
@@ -526,12 +528,12 @@ Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignmen
     base = look();
   }
   if (!base) {
-    await_free();
+    await_free(order);
     base = look();
   }
   // Chunks of small blocks that nobody uses make room too.
   if (!base && spill_small()) {
-    await_free();
+    await_free(order);
     base = look();
   }
   if (!base) {
@@ -824,10 +826,13 @@ void PoolCore::settle_given_back() {
   }
 }
 
-// Sets one mark for many frees, if another stream may want the blocks. For large blocks of a native stream,
-// marks each free: it cannot be marked later, and that block may be the only one.
+// Sets one mark for many frees, if another stream may want the blocks. A native stream can be marked only in
+// its own calls, of which this may be the last, so what lies there without a mark is a small share of the
+// pool.
 void PoolCore::mark_if_due(Order& order, const PoolStream& stream, bool large) {
-  const uint64_t frees = order.native() && large ? 1 : 32;
+  constexpr uint64_t kMany = 32;
+  const uint64_t share = std::max<uint64_t>(source_.bytes() / (64 * kMiB), 1);
+  const uint64_t frees = order.native() && large ? share : kMany;
   if (orders_.size() <= 2 && !order.native()) return;
   if (order.unmarked() >= frees && order.mark(stream.key == order.key())) ++marks_;
 }

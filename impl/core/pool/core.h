@@ -236,7 +236,7 @@ class PoolCore final : public PoolCacheOwner {
   void settle_given_back();
   void end_quarantine(size_t keep);
   // Takes notice of work that is complete, or almost, and sweeps.
-  void await_free();
+  void await_free(Order& own);
   // Returns blocks that no order and no thread needs to their chunks.
   void sweep();
 

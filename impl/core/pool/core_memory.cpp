@@ -124,7 +124,9 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
     consider(next, source_.end());
   };
   plan();
-  const uint64_t target = most_needed_ + most_needed_ / 256;
+  // Each piece that moves costs driver calls, which a share of 1/32 saves many of; a large pool has room
+  // enough with less.
+  const uint64_t target = most_needed_ + std::max(most_needed_ / 128, std::min(64 * kMiB, most_needed_ / 32));
   // Releasing may take what the plan counted on, so plan anew.
   while (added != UINT64_MAX && !never_fits(size)) {
     uint64_t surplus = source_.bytes() + added > target ? source_.bytes() + added - target : 0;
@@ -148,7 +150,7 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
 
   // Pieces are released whole: small ones leave less unreleased, but many cost time.
   const uint64_t unit = std::max(
-      std::clamp(std::bit_floor(most_needed_ / 4096 | 1), granularity, std::max(granularity, 32 * kMiB)),
+      std::clamp(std::bit_floor(most_needed_ / 2048 | 1), granularity, std::max(granularity, 32 * kMiB)),
       round_up(std::bit_floor(added / 128 | 1), granularity));
   space_.prepare(added / unit + 1);
   for (uint64_t done = 0; done < added;) {
