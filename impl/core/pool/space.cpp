@@ -2,6 +2,7 @@
 #include "core/pool/space.h"
 
 #include <algorithm>
+#include <climits>
 #include <vector>
 
 #include "base/arithmetic.h"
@@ -85,28 +86,36 @@ void PoolSpace::remove(uint64_t base, uint64_t size) {
   total_ -= size;
 }
 
-std::optional<std::pair<uint64_t, uint64_t>> PoolSpace::best(Order order, uint64_t size,
-                                                             uint64_t alignment) const {
-  const auto found = free_.find(order);
-  if (found == free_.end()) return {};
-  for (auto place = found->second.lower_bound({size, 0}); place != found->second.end(); ++place) {
-    const uint64_t base = round_up(place->second, alignment);
-    if (base + size <= place->second + place->first) return *place;
-  }
-  return {};
+std::optional<PoolSpace::FreePlace> PoolSpace::lowest(Order order, uint64_t size, uint64_t alignment) const {
+  constexpr int kLooks = 64;  // at places of a bin that do not fit, unless no other bin has one
+  std::optional<FreePlace> found;
+  const auto look = [&](int looks) {
+    for_each_bin(order, size, [&](const Bin& bin) {
+      int left = looks;
+      for (const auto& [base, bytes] : bin) {
+        if ((found && base > found->first) || left-- == 0) return;
+        if (round_up(base, alignment) + size > base + bytes) continue;
+        found = {base, bytes};
+        return;
+      }
+    });
+  };
+  look(kLooks);
+  if (!found) look(INT_MAX);
+  return found;
 }
 
 std::optional<uint64_t> PoolSpace::take(uint64_t size, uint64_t alignment, Order order) {
-  auto found = best(order, size, alignment);
+  auto found = lowest(order, size, alignment);
   if (order != kAny) {
-    const auto other = best(kAny, size, alignment);
+    const auto other = lowest(kAny, size, alignment);
     if (!found || (other && other->first < found->first)) found = other;
   }
   if (!found) return {};
   prepare(1);
-  auto place = places_.find(found->second);
+  auto place = places_.find(found->first);
   unlist(place);
-  place = cut(place, round_up(found->second, alignment), size);
+  place = cut(place, round_up(found->first, alignment), size);
   place->second.taken = true;
   taken_ += size;
   return place->first;
@@ -181,12 +190,13 @@ void PoolSpace::give(uint64_t base, Order order, uint64_t epoch) {
 }
 
 void PoolSpace::pass(Order order, uint64_t epoch) {
-  const auto found = free_.find(order);
-  if (order == kAny || found == free_.end()) return;
+  if (order == kAny) return;
   std::vector<uint64_t> passed;
-  for (const auto& [size, base] : found->second) {
-    if (places_.at(base).epoch <= epoch) passed.push_back(base);
-  }
+  for_each_bin(order, 0, [&](const Bin& bin) {
+    for (const auto& [base, size] : bin) {
+      if (places_.at(base).epoch <= epoch) passed.push_back(base);
+    }
+  });
   prepare(1);  // each of them leaves as many nodes as it takes
   for (const uint64_t base : passed) {
     const auto place = places_.find(base);
@@ -216,19 +226,19 @@ uint64_t PoolSpace::largest(Order order) const {
 
 uint64_t PoolSpace::largest_place() const {
   uint64_t most = 0;
-  for (const auto& [order, places] : free_) {
-    if (!places.empty()) most = std::max(most, places.rbegin()->first);
+  for (const auto& [key, bin] : free_) {
+    for (const auto& [base, size] : bin)
+      most = std::max(most, size);
   }
   return most;
 }
 
 uint64_t PoolSpace::free_bytes(Order order) const {
   uint64_t bytes = 0;
-  const auto found = free_.find(order);
-  if (found != free_.end()) {
-    for (const auto& [size, base] : found->second)
+  for_each_bin(order, 0, [&](const Bin& bin) {
+    for (const auto& [base, size] : bin)
       bytes += size;
-  }
+  });
   return bytes;
 }
 
@@ -254,11 +264,13 @@ uint64_t PoolSpace::head(uint64_t begin, Order order) const {
 }
 
 std::optional<std::pair<uint64_t, uint64_t>> PoolSpace::next_free(uint64_t size, uint64_t base) const {
-  const auto found = free_.find(kAny);
-  if (found == free_.end()) return {};
-  const auto place = found->second.upper_bound({size, base});
-  if (place == found->second.end()) return {};
-  return *place;
+  for (auto bin = free_.lower_bound({kAny, bin_of(size)}); bin != free_.end() && bin->first.first == kAny;
+       ++bin) {
+    const bool same = bin->first.second == bin_of(size);
+    const auto place = same ? bin->second.upper_bound({base, UINT64_MAX}) : bin->second.begin();
+    if (place != bin->second.end()) return std::pair(place->second, place->first);
+  }
+  return {};
 }
 
 bool PoolSpace::consistent() const {
@@ -280,12 +292,12 @@ bool PoolSpace::consistent() const {
       continue;
     }
     ++free;
-    const auto list = free_.find(it.order);
-    if (list == free_.end() || !list->second.contains({it.size, place->first})) return false;
+    const auto bin = free_.find(key_of(it));
+    if (bin == free_.end() || !bin->second.contains({place->first, it.size})) return false;
   }
   size_t listed = 0;
-  for (const auto& [order, list] : free_)
-    listed += list.size();
+  for (const auto& [key, bin] : free_)
+    listed += bin.size();
   return taken == taken_ && total == total_ && free == listed;
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Where in the memory of a pool chunks and large blocks lie: best fit, with neighbours joined at once.
+// Where in the memory of a pool chunks and large blocks lie: at the lowest address that fits, with neighbours
+// joined at once. So the upper end stays free, and what comes next finds more in a row than with the best
+// fit.
 //
 // Free memory has an order: that of the stream in which it was freed, until the work before is complete.
 // Neighbours join if they have the same order. Not thread-safe: guarded by the pool's lock.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -82,7 +85,8 @@ class PoolSpace {
   // Takes back memory that is free for all.
   void remove(uint64_t base, uint64_t size);
 
-  // Takes the smallest sufficient place that is free for all or in the order; no value if there is none.
+  // Takes the lowest sufficient place that is free for all or in the order, or nearly so if many are too
+  // small; no value if there is none.
   std::optional<uint64_t> take(uint64_t size, uint64_t alignment, Order order);
   // Like take(), but joins neighbours that lie in the order or are free for all.
   std::optional<uint64_t> take_joined(uint64_t size, uint64_t alignment, Order order);
@@ -116,7 +120,7 @@ class PoolSpace {
       if (!place->second.taken && place->second.order == kAny) function(place->first, place->second.size);
     }
   }
-  // Places that are free for all, by size: the one behind (size, base), or nothing. Needs no memory.
+  // Places that are free for all, about by size: the one behind (size, base), or nothing. Needs no memory.
   std::optional<std::pair<uint64_t, uint64_t>> next_free(uint64_t size, uint64_t base) const;
   // Whether the records are consistent; for tests.
   bool consistent() const;
@@ -133,19 +137,28 @@ class PoolSpace {
   template <class K, class V>
   using Map = std::map<K, V, std::less<K>, PoolNodeAllocator<std::pair<const K, V>>>;
   using Places = Map<uint64_t, Place>;
-  using FreePlace = std::pair<uint64_t, uint64_t>;  // size and base
-  using Free = std::set<FreePlace, std::less<FreePlace>, PoolNodeAllocator<FreePlace>>;
+  using FreePlace = std::pair<uint64_t, uint64_t>;  // base and size
+  using Bin = std::set<FreePlace, std::less<FreePlace>, PoolNodeAllocator<FreePlace>>;
+  using BinKey = std::pair<Order, int>;
+  using Bins = Map<BinKey, Bin>;
 
-  Free& free_of(Order order) {
-    return free_.try_emplace(order, PoolNodeAllocator<FreePlace>(nodes_)).first->second;
+  static int bin_of(uint64_t size) { return std::bit_width(size); }
+  static BinKey key_of(const Place& place) { return {place.order, bin_of(place.size)}; }
+  // Calls `function(bin)` for each bin of an order that may have places of a size.
+  template <class F>
+  void for_each_bin(Order order, uint64_t size, F function) const {
+    for (auto bin = free_.lower_bound({order, bin_of(size)}); bin != free_.end() && bin->first.first == order;
+         ++bin)
+      function(bin->second);
   }
   void list(Places::iterator place) {
-    free_of(place->second.order).emplace(place->second.size, place->first);
+    const auto bin = free_.try_emplace(key_of(place->second), PoolNodeAllocator<FreePlace>(nodes_)).first;
+    bin->second.emplace(place->first, place->second.size);
   }
   void unlist(Places::iterator place) {
-    const auto found = free_.find(place->second.order);
-    found->second.erase({place->second.size, place->first});
-    if (found->second.empty()) free_.erase(found);
+    const auto bin = free_.find(key_of(place->second));
+    bin->second.erase({place->first, place->second.size});
+    if (bin->second.empty()) free_.erase(bin);
   }
   // Joins a free place with its neighbours of the same order, and lists it.
   void join(Places::iterator place);
@@ -154,11 +167,11 @@ class PoolSpace {
   }
   // Cuts [base, base + size) out of a free place, which is not listed; the rests are.
   Places::iterator cut(Places::iterator place, uint64_t base, uint64_t size);
-  std::optional<std::pair<uint64_t, uint64_t>> best(Order order, uint64_t size, uint64_t alignment) const;
+  std::optional<FreePlace> lowest(Order order, uint64_t size, uint64_t alignment) const;
 
   PoolNodes nodes_;  // first, since the others end in it
   Places places_;
-  Map<Order, Free> free_;
+  Bins free_;  // by order and power of two
   uint64_t taken_ = 0;
   uint64_t total_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Where blocks of a pool lie: classes, the map of blocks, and best fit against a model; and the marks behind
+// Where blocks of a pool lie: classes, the map of blocks, and places against a model; and the marks behind
 // their frees.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -268,6 +268,40 @@ TEST(PoolSpace, random_model) {
     EXPECT_EQ(space.total_bytes(), 0U);
     EXPECT_EQ(space.largest_place(), 0U);
   }
+}
+
+// So that the upper end stays free for what needs much in a row.
+TEST(PoolSpace, the_lowest_place_that_fits_is_taken) {
+  constexpr uint64_t kPage = PoolClasses::kPage;
+  PoolSpace space;
+  const uint64_t base = uint64_t{1} << 40;
+  space.add(base, 1000 * kPage, 1);
+  const auto at = [&](uint64_t page) { return std::optional(base + page * kPage); };
+  EXPECT_EQ(space.take(40 * kPage, kPage, 1), at(0));
+  EXPECT_EQ(space.take(kPage, kPage, 1), at(40));
+  EXPECT_EQ(space.take(5 * kPage, kPage, 1), at(41));
+  EXPECT_EQ(space.take(kPage, kPage, 1), at(46));
+  space.give(*at(41), PoolSpace::kAny, 0);
+  EXPECT_EQ(space.take(5 * kPage, kPage, 1), at(41)) << "all else is higher";
+  space.give(*at(41), 1, 1);
+  space.give(*at(0), PoolSpace::kAny, 0);
+  EXPECT_EQ(space.take(5 * kPage, kPage, 1), at(0)) << "the other place would be used up";
+  EXPECT_EQ(space.take(5 * kPage, 16 * kPage, 1), at(16));
+  EXPECT_EQ(space.take(30 * kPage, kPage, 1), at(47)) << "what is lower is too small";
+  // More that are too small than are looked at, and only one of their bin is large enough.
+  PoolSpace many;
+  many.add(base, 1200 * kPage, 1);
+  for (uint64_t page = 0; page < 1200; page += 6) {
+    EXPECT_EQ(many.take(page == 1194 ? 6 * kPage : 5 * kPage, kPage, 1), at(page));
+    if (page != 1194) {
+      EXPECT_EQ(many.take(kPage, kPage, 1), at(page + 5));
+    }
+  }
+  for (uint64_t page = 0; page < 1200; page += 6)
+    many.give(*at(page), PoolSpace::kAny, 0);
+  EXPECT_EQ(many.take(6 * kPage, kPage, 1), at(1194));
+  EXPECT_EQ(many.take(6 * kPage, kPage, 1), std::nullopt);
+  EXPECT_TRUE(space.consistent() && many.consistent());
 }
 
 TEST(PoolSpace, largest_place_is_of_any_order) {
