@@ -51,13 +51,15 @@ def environment(staged, backend, package):
     return {**staged.environment(backend), "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def own_tests(tap, staged, package, backend, numpy, interpreter):
+def own_tests(tap, staged, package, backend, numpy, interpreter, plug_in=True):
     """One line for each test of the package."""
-    title = f"{backend}, {'with' if numpy else 'without'} numpy"
+    title = f"{backend}, {'with' if numpy else 'without'} numpy{'' if plug_in else ' and plug-in'}"
     lines = package / "results"
     options = [] if numpy else ["--without-numpy"]
-    status, output = run(interpreter, "-W", "error", "-m", "tests.report", *options, lines, cwd=package,
-                         env=environment(staged, backend, package))
+    variables = environment(staged, backend, package)
+    if not plug_in:
+        variables["GPUMEM_PYTHON_LIBRARY"] = "/nowhere"
+    status, output = run(interpreter, "-W", "error", "-m", "tests.report", *options, lines, cwd=package, env=variables)
     found = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] if lines.exists() else []
     for case in found:
         name = f"{title}: {case['name']}"
@@ -269,9 +271,9 @@ def main():
         for interpreter in {sys.executable, numpy or sys.executable}:  # once, not in each process that a test starts
             run(interpreter, "-m", "compileall", "-q", "gpumem", "tests", cwd=package)
         for backend in staged.backends:
-            # What is done without numpy is the same on each backend.
+            # What is done without numpy, or without functions of C, is the same on each backend.
             if numpy is None or (backend == "host" and not stage.GATE):
-                own_tests(tap, staged, package, backend, False, sys.executable)
+                own_tests(tap, staged, package, backend, False, sys.executable, plug_in=numpy is None)
             if numpy is None:
                 tap.skip(f"{backend}, with numpy", "numpy is not installed")
             else:

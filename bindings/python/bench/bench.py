@@ -104,8 +104,9 @@ def measure_calls(calls, unit):
 
 def measure_dlpack(view, unit):
     """One array of host memory, handed over and released again."""
-    measure_calls([("view.__dlpack__(), and the capsule dropped", view.__dlpack__),
-                   ("gpumem.from_dlpack(view): export and import", lambda: gpumem.from_dlpack(view))], unit)
+    measure_calls([("view.__dlpack__(), and the capsule dropped", lambda: view.__dlpack__()),
+                   ("gpumem.from_dlpack(view): export and import", lambda: gpumem.from_dlpack(view)),
+                   ("the same of a view that is new each time", lambda: gpumem.from_dlpack(view[:]))], unit)
     if numpy is None:
         print("numpy is not installed: no rows with it")
         return

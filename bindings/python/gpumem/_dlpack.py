@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""DLPack in both directions, with capsules through ctypes."""
+"""DLPack in both directions: by functions of C in a plug-in, and through ctypes without it, and for what is rare."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import functools
 import os
+import struct
 import sys
 import threading
 from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Optional
 
 from . import _types
 from ._calls import Unique, finalizer, leftovers
-from .errors import InvalidArgument, LibraryNotFound
+from .errors import InvalidArgument, LibraryNotFound, VersionMismatch
 
 if TYPE_CHECKING:
     from ._memory import Region, View
@@ -57,9 +58,13 @@ _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.
 _get_pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 _set_name = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
 
-class _Described(Structure):
-    """Described of adapters/python/dlpack.cpp."""
-    _fields_ = [("tensor", _Tensor), ("flags", c_uint64)]
+# Described of adapters/python/dlpack.cpp, which the shape and the strides follow.
+_DESCRIBED = "=Q3i2BH4Q"
+
+
+class _Objects(Structure):
+    """Objects of adapters/python/dlpack.cpp."""
+    _fields_ = [(name, py_object) for name in ("describe", "wrap", "generation", "view", "export_any", "import_any", "types")]
 
 
 # Tensors that consumers have not released: the address of the struct, and everything that it points to.
@@ -84,9 +89,9 @@ def _at_exit(exported: Any = _exported) -> None:
         managed.deleter = None
 
 
-# Capsules that others may still have, by the address of their struct, each with what gives back what nobody took. They have no
-# destructor: a consumer that fails drops them while its exception is set, and Python cannot run then. Kept here, they are looked
-# at later.
+# Capsules made here that others may still have, by the address of their struct, each with what gives back what nobody took. They
+# have no destructor: a consumer that fails drops them while its exception is set, and ctypes cannot run then. Kept here, they are
+# looked at later.
 _offered: Dict[int, Tuple[Any, Callable[[Any, int], None]]] = {}
 _reclaiming = threading.RLock()
 
@@ -150,19 +155,34 @@ _ends: List[Any] = []
 @functools.lru_cache(maxsize=None)
 def _start_exchange() -> Any:
     """The capsule with the table of functions; raises LibraryNotFound without the plug-in."""
+    global _import
     from .adapters import _plug_in
     if None in _ends:
         raise LibraryNotFound("the interpreter ends, and nothing is exported any more")
     file = _plug_in.path(*_plug_in.PYTHON)
     library = _plug_in.load(file)
-    start = PYFUNCTYPE(c_void_p, ctypes.c_size_t, *[py_object] * 6)(("gpumem_dlpack_start", library))
-    table = start(ctypes.sizeof(_Described), _describe, _wrap, "_exchange", "_counted", "_loan", _memory.generation)
+    start = PYFUNCTYPE(c_void_p, ctypes.c_size_t, POINTER(_Objects))(("gpumem_dlpack_start", library))
+    types = tuple(_types.from_dlpack(code, bits, 1) for code in range(7) for bits in (8, 16, 32, 64, 128))
+    table = start(struct.calcsize(_DESCRIBED) + ctypes.sizeof(_Objects),
+                  _Objects(_describe, _wrap, _memory.generation, _memory.View, _EXPORT, _import_any, types))
     if not table:
         raise LibraryNotFound(f"{file} is of another version, or used by another interpreter or import of gpumem in this process")
     end = library.gpumem_dlpack_end
     end.argtypes, end.restype = [], None
     _ends.append(end)
+    method = PYFUNCTYPE(py_object, py_object, c_char_p)(("gpumem_dlpack_method", library))
+    setattr(DLPackView, "__dlpack__", method(DLPackView, _DOC))
+    _import = PYFUNCTYPE(py_object)(("gpumem_dlpack_import", library))()
     return _new_capsule(table, _EXCHANGE, None)
+
+
+@functools.lru_cache(maxsize=None)
+def _compiled() -> None:
+    """Tries once to let functions of C replace __dlpack__ and _import."""
+    try:
+        _start_exchange()
+    except (LibraryNotFound, VersionMismatch, AttributeError):  # the last one of a file that is no such plug-in
+        pass
 
 
 class _Exchange:
@@ -219,6 +239,7 @@ class DLPackView:
         memory accepts None or -1. A ``copy`` is complete when the call returns, and in memory of the same kind unless
         ``dl_device`` is the CPU.
         """
+        _compiled()  # also called by the functions of C, for what they do not do
         self._check_counted()
         _types.to_dlpack(self.typestr)  # fails before anything is copied
         place = self.dlpack_device
@@ -285,17 +306,17 @@ class DLPackView:
     def _is_exported(self) -> bool:
         return any(entry[-1] is self for entry in list(_exported.values()))
 
-    def _tensor(self, place: Tuple[int, int]) -> Tuple[Any, ...]:
-        """The fields of a _Tensor, the last two of which it points to."""
+    def _tensor(self, place: Tuple[int, int]) -> Tuple[Tuple[Any, ...], Tuple[int, ...], List[int]]:
+        """The first fields of a _Tensor, its shape and its strides."""
         code, bits = _types.to_dlpack(self.typestr)
-        count, itemsize = len(self.shape), self.itemsize
-        numbers = c_int64 * count
         data = (self.device_pointer if place[0] == CUDA else self.address) if self.nbytes else None
-        return (data, *place, count, code, bits, 1, numbers(*self.shape),
-                numbers(*[stride // itemsize for stride in self.strides]))
+        shape, itemsize = self.shape, self.itemsize
+        return (data or 0, *place, len(shape), code, bits, 1), shape, [stride // itemsize for stride in self.strides]
 
     def _capsule(self, place: Tuple[int, int], versioned: bool, flags: int) -> Any:
-        tensor = self._tensor(place)
+        fields, *layout = self._tensor(place)
+        numbers = c_int64 * len(self.shape)
+        tensor = (*fields, *(numbers(*each) for each in layout))
         managed: Any = (_ManagedVersioned(*VERSION, None, _DELETER, flags | (READ_ONLY if self.readonly else 0), tensor)
                         if versioned else _Managed(tensor, None, _DELETER))
         address = addressof(managed)
@@ -308,33 +329,37 @@ class DLPackView:
             raise
 
 
+_EXPORT = DLPackView.__dlpack__
+_DOC = f"__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n{_EXPORT.__doc__ or ''}".encode()
+
 # The functions of C ask again if this set has more than one entry.
 _NEVER: FrozenSet[int] = frozenset()
 _ALWAYS = frozenset((1, 2))
 
 
-def _describe(what: Any) -> int:
-    """For the functions of C: the address of the _Described of a view, which may be used now. It is kept at the view, and with it what
-    tells the functions, the next time, whether they must ask again."""
+def _describe(what: Any, stream: Optional[int]) -> bytes:
+    """For the functions of C: the Described of a view, which a stream may use now. It is kept at the view, and with it what tells
+    the functions, the next time, whether they must ask again."""
     if not isinstance(what, DLPackView):
         raise TypeError(f"a {type(what).__name__} is no gpumem.View")
     view: Any = what
     view._check_counted()
     place, generation = view.__dlpack_device__(), _memory.generation[0]
-    known = view._exchange[-1:]
-    if not known or known[0][3] is not generation:
-        memory, tensor = view.memory, view._tensor(place)
-        described = _Described(tensor, READ_ONLY if view.readonly else 0)
+    known = view._exchange[-1] if view._exchange else None
+    if known is None or known[3] is not generation:
+        memory, (fields, shape, strides) = view.memory, view._tensor(place)
+        described = struct.pack(f"{_DESCRIBED}{2 * len(shape)}q", *fields, 0, 0, 0, READ_ONLY if view.readonly else 0, *shape, *strides)
         holds: Any = _NEVER
         if memory is not None and place[0] in _WITH_STREAMS:
             holds = memory._holds if type(memory)._queues is _memory.Region._queues else _ALWAYS
-        known = [(addressof(described), holds, memory is not None, generation, described, tensor)]
+        known = described, holds, memory is not None, generation
         # Never taken out again: tensors of other threads, and of before a fork, may point there.
-        view._exchange.append(known[0])
-    if place[0] in _WITH_STREAMS:
-        view._order_before(None)
-    address: int = known[0][0]
-    return address
+        view._exchange.append(known)
+    view._check_stream(stream, place)
+    if place[0] in _WITH_STREAMS and stream != -1:
+        view._order_before(stream)
+    found: bytes = known[0]
+    return found
 
 
 def _wrap(address: int) -> Tuple[View, List[Optional[int]]]:
@@ -398,14 +423,21 @@ def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: 
     the other library has enqueued on the array. Without one, and for copies that take no stream, wait for that work yourself.
     """
     if hasattr(source, "__dlpack__"):
-        capsule = _ask(source, device, copy, stream)
+        source = _ask(source, device, copy, stream)
     elif type(source).__name__ != "PyCapsule":
         raise TypeError(f"a {type(source).__name__} has no __dlpack__")
     elif stream is not None:
         raise InvalidArgument("a capsule was ordered when it was made; pass the array itself, or no stream")
-    else:
-        capsule = source
+    return _import(source)
+
+
+def _import_any(capsule: Any) -> View:
+    """A view of the tensor in a capsule, which is consumed."""
+    _compiled()
     return _view_of(_take(capsule))
+
+
+_import: Callable[[Any], View] = _import_any
 
 
 def _view_of(owner: _Imported) -> View:
@@ -425,12 +457,18 @@ def _view_of(owner: _Imported) -> View:
 
 
 def _ask(source: Any, device: Any, copy: Any, stream: Any) -> Any:
-    more = {name: value for name, value in (("dl_device", device), ("copy", copy)) if value is not None}
-    order = {}
+    more: Dict[str, Any] = {}
+    order: Dict[str, int] = {}
+    if device is not None:
+        more["dl_device"] = device
+    if copy is not None:
+        more["copy"] = copy
     if stream is not None and (device or source.__dlpack_device__())[0] in _WITH_STREAMS:
         from ._stream import native_stream_of
         order["stream"] = native_stream_of(stream) or 1  # the legacy default stream is NULL in the driver and 1 in DLPack
     try:
+        if not more and not order:
+            return source.__dlpack__(max_version=VERSION)  # no dictionaries to merge
         return source.__dlpack__(max_version=VERSION, **order, **more)
     except TypeError:
         # A producer from before DLPack 1.0 knows only the stream, and always exports the array in place.

@@ -696,7 +696,7 @@ class View(Unique, ArrowView, Managed):
                  readonly: bool, device: Tuple[int, int]) -> View:
         """A view of memory of another library, which ``owner`` keeps alive."""
         self = cls.__new__(cls)
-        self.memory, self._owner, self._loan, self._lent, self._counted, self._exchange = None, owner, object(), False, False, []
+        self.memory, self._owner, self._loan, self._lent, self._counted, self._exchange = None, owner, None, False, False, []
         self.address, self.shape, self.strides = address, shape, strides
         self.typestr, self.itemsize, self._descr = typestr, itemsize, None
         self.nbytes = itemsize

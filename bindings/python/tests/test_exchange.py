@@ -3,6 +3,7 @@
 
 import ctypes
 import gc
+import os
 import threading
 import unittest
 from ctypes import POINTER, PYFUNCTYPE, addressof, byref, c_char_p, c_int, c_int32, c_int64, c_uint32, c_void_p, py_object
@@ -15,8 +16,7 @@ from gpumem.adapters import _plug_in
 from .support import Case, on_cuda, on_host, python
 
 try:
-    _plug_in.path(*_plug_in.PYTHON)
-    BUILT = True
+    BUILT = os.path.exists(_plug_in.path(*_plug_in.PYTHON))
 except errors.LibraryNotFound:
     BUILT = False
 
@@ -132,6 +132,30 @@ class ExchangeTest(Case):
             self.assertGreater(self.asked(foreign), 0)
             self.assertEqual(self.asked(foreign), 0)
             del view, foreign
+
+    def test_capsules_are_made_and_taken_without_python(self):
+        with self.pinned() as memory:
+            view = memory.view("f4", (4, 6))
+            view.__dlpack__()
+            with mock.patch.object(_dlpack, "_types", None), mock.patch.object(gpumem.View, "_check_counted", None):
+                for options in ({}, {"max_version": (1, 0)}, {"max_version": (1, 3), "stream": -1, "dl_device": None, "copy": None}):
+                    capsule = view.__dlpack__(**options)
+                    self.assertEqual(gpumem.from_dlpack(capsule).shape, (4, 6))
+                self.assertEqual(gpumem.from_dlpack(view).strides, (24, 4))
+                self.assertEqual(self.wrap(self.export(view)).strides, (24, 4))
+            self.assertFalse(_dlpack._exported)
+            del view, capsule
+
+    def test_types_that_are_rare(self):
+        for fields in {"code": 4, "bits": 16}, {"code": 2, "bits": 72}:  # bfloat16, and nobody's
+            deleted, managed, shape, data = [], _dlpack._ManagedVersioned(), (c_int64 * 1)(8), (ctypes.c_float * 32)()
+            deleter = _dlpack._Deleter(deleted.append)
+            managed.major, managed.deleter = 1, ctypes.cast(deleter, c_void_p)
+            managed.tensor = _dlpack._Tensor(addressof(data), 1, 0, 1, fields["code"], fields["bits"], 1, shape)
+            view = self.wrap(addressof(managed))
+            self.assertEqual((view.typestr, deleted), (f"|V{fields['bits'] // 8}", []))
+            del view
+            self.assertEqual(deleted, [addressof(managed)])
 
     def test_read_only(self):
         with self.pinned() as memory:
@@ -286,7 +310,7 @@ class ExchangeTest(Case):
         try:
             with mock.patch.object(_plug_in, "path", side_effect=errors.LibraryNotFound("there is none")):
                 self.assertFalse(hasattr(gpumem.View, "__dlpack_c_exchange_api__"))
-            with mock.patch.object(_dlpack, "_Described", _dlpack._ManagedVersioned):  # as of another version
+            with mock.patch.object(_dlpack, "_DESCRIBED", "=Q"):  # as of another version
                 self.assertFalse(hasattr(gpumem.View, "__dlpack_c_exchange_api__"))
         finally:
             self.assertTrue(hasattr(gpumem.View, "__dlpack_c_exchange_api__"))
@@ -303,13 +327,18 @@ instance = gpumem.Instance(os.environ.get("GPUMEM_TEST_BACKEND", "host"))
 memory = instance.device(0).memory(64, "pinned")
 view, table, managed = memory.view(), table_of(gpumem.View), _Managed()
 assert table.export(view, ctypes.byref(managed)) == 0
+at_exit = ctypes.CDLL(None).__cxa_atexit
+at_exit.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+def release_at_exit(managed):
+    assert at_exit(managed.contents.deleter, ctypes.cast(managed, ctypes.c_void_p), None) == 0
 """
 
     def test_fork(self):
         status, out, err = python(self.HEAD + """
 child = os.fork()
 if not child:
-    for call in (lambda: table.export(view, ctypes.byref(managed)), lambda: table.borrow(view, ctypes.byref(_dlpack._Tensor()))):
+    for call in (lambda: table.export(view, ctypes.byref(managed)), lambda: table.borrow(view, ctypes.byref(_dlpack._Tensor())),
+                 view.__dlpack__, lambda: gpumem.from_dlpack(view)):
         try:
             call()
             os._exit(1)
@@ -348,9 +377,35 @@ import gpumem
     def test_a_consumer_outlives_the_interpreter(self):
         """It releases the tensor when the process ends."""
         status, out, err = python(self.HEAD + """
-register = ctypes.CDLL(None).__cxa_atexit
-register.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-assert register(managed.contents.deleter, ctypes.cast(managed, ctypes.c_void_p), None) == 0
+release_at_exit(managed)
 print("good")
 """)
         self.assertEqual((status, out, err), (0, "good\n", ""))
+
+    def test_what_is_exported_while_the_interpreter_ends(self):
+        """It is released when the process ends, too."""
+        status, out, err = python("""
+import atexit
+def export():
+    assert None in _dlpack._ends
+    assert table.export(view, ctypes.byref(managed)) == 0
+    release_at_exit(managed)
+    capsules.append(view.__dlpack__())
+    capsules.append(gpumem.from_dlpack(view.__dlpack__()))
+    print("good")
+atexit.register(export)  # before gpumem, so it runs behind it
+""" + self.HEAD + """
+capsules = []
+""")
+        self.assertEqual((status, out, err), (0, "good\n", ""))
+
+    def test_capsules_that_live_until_the_end(self):
+        for held in "view.__dlpack__()", "gpumem.from_dlpack(view)", "(capsule := view.__dlpack__(), gpumem.from_dlpack(capsule))":
+            status, out, err = python(self.HEAD + f"""
+release(managed)
+view.__dlpack__()
+held = {held}
+sys.held = {held}  # it dies later
+print("good")
+""")
+            self.assertEqual((status, out, err), (0, "good\n", ""))

@@ -4,6 +4,7 @@
 import array as arrays
 import ctypes
 import gc
+import inspect
 import itertools
 import os
 import re
@@ -17,7 +18,7 @@ import gpumem
 from gpumem import MemoryFlags, _dlpack
 
 from . import test_exchange
-from .support import Case, needs_numpy, numpy, on_cuda, on_host, python
+from .support import ByCtypes, Case, needs_numpy, numpy, on_cuda, on_host, python
 
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -241,10 +242,11 @@ class BufferTest(Case):
         def export(view):
             found.append(test_exchange.exported(test_exchange.table_of(gpumem.View), view))
         for view in self.at_each_line(export, export):
-            kept = {ctypes.addressof(numbers) for *_, tensor in view._exchange for numbers in tensor[-2:]}
+            kept = [(ctypes.cast(ctypes.c_char_p(entry[0]), ctypes.c_void_p).value, len(entry[0])) for entry in view._exchange]
             for managed in found:
                 tensor = managed.contents.tensor
-                self.assertLessEqual({ctypes.addressof(tensor.shape.contents), ctypes.addressof(tensor.strides.contents)}, kept)
+                for numbers in tensor.shape, tensor.strides:
+                    self.assertTrue(any(0 <= ctypes.addressof(numbers.contents) - start < size for start, size in kept))
                 test_exchange.release(managed)
             del managed, tensor
             found.clear()
@@ -584,12 +586,18 @@ class NumpyTest(Case):
 
 
 class DLPackTest(Case):
+    """By the functions of C, if they were built."""
+
+    def setUp(self):
+        super().setUp()
+        _dlpack._compiled()
+
     def capsule(self, *arguments, **options):
         with_memory = self.pinned(64)
         return with_memory.view("f4", (4, 4)).__dlpack__(*arguments, **options)
 
     def exported(self):
-        return len(_dlpack._exported)
+        return self.instance.stats().live_objects
 
     def test_names_by_version(self):
         for options, name in (({}, b"dltensor"), ({"max_version": (0, 8)}, b"dltensor"),
@@ -696,7 +704,7 @@ class DLPackTest(Case):
             memory.close()
         del again
         memory.close()
-        self.assertEqual(self.exported(), 0)
+        self.assertFalse(_dlpack._exported)
 
     def test_a_capsule_is_taken_once(self):
         for options in ({}, {"max_version": (1, 0)}):
@@ -1033,8 +1041,188 @@ print(bool(managed.deleter))
         with self.assertRaises(BufferError):
             view.buffer()
 
+    RARE = ({"max_version": 7}, {"max_version": ()}, {"max_version": ("a",)}, {"max_version": (0, 8)}, {"max_version": (1 << 70, 0)},
+            {"max_version": [1, 0]}, {"max_version": (1.5, 0)}, {"max_version": (-1, 0)}, {"stream": "text"}, {"stream": 0}, {"stream": -2},
+            {"stream": 7}, {"stream": 1 << 70}, {"stream": -1}, {"stream": -1, "max_version": (1, 0)}, {"copy": False}, {"copy": True},
+            {"dl_device": (1, 0)}, {"dl_device": (99, 0)}, {"dl_device": 5}, {"stream": None, "copy": None, "dl_device": None},
+            {"unknown": None}, {"version": (1, 0)}, {"copy": False, "max_version": (1, 0)})
+
+    def outcome(self, function, view, *arguments, **options):
+        """What came out, to compare: an exception, or the tensor of a capsule."""
+        try:
+            capsule = function(view, *arguments, **options)
+        except Exception as problem:
+            return type(problem), str(problem)
+        name = _capsule_name(capsule)
+        cls = _dlpack._ManagedVersioned if name == b"dltensor_versioned" else _dlpack._Managed
+        managed = cls.from_address(_capsule_pointer(capsule, name))
+        data, *fields = test_exchange.fields(managed.tensor)
+        version = [managed.major, managed.minor, managed.flags] if cls is _dlpack._ManagedVersioned else []
+        return name, data and data == view.address, fields, version
+
+    def test_export_is_that_of_ctypes(self):
+        with self.pinned() as memory, self.device.register(bytes(8192), require=MemoryFlags.READ_ONLY) as read_only, \
+                self.device.memory(64) as there, self.device.memory(64, "managed") as managed:
+            whole = memory.view("f4", (4, 6, 8))
+            views = [whole, whole[::-1, 1:3], memory.view("V3", 5), memory.view(">i4", 5), memory.view("u1", 0), memory.view("c8", ()),
+                     read_only.view(), there.view(), managed.view(), gpumem.from_dlpack(whole), whole.numpy().base if numpy else whole]
+            for view in views:
+                # Twice, as more is known the second time.
+                for options in ({}, {"max_version": (1, 0)}, {"max_version": (2, 0)}, *self.RARE) * 2:
+                    found, expected = (self.outcome(export, view, **options) for export in (gpumem.View.__dlpack__, _dlpack._EXPORT))
+                    self.assertEqual(found, expected, options)
+                found, expected = (self.outcome(export, view, None) for export in (gpumem.View.__dlpack__, _dlpack._EXPORT))
+                self.assertEqual(found, expected)
+            del whole, view, views
+        self.assertEqual(inspect.signature(gpumem.View.__dlpack__).parameters.keys(), inspect.signature(_dlpack._EXPORT).parameters.keys())
+        self.assertEqual(gpumem.View.__dlpack__.__doc__, _dlpack._EXPORT.__doc__)
+
+    def imported(self, function, versioned, **fields):
+        """What came out, to compare: an exception, or the view; and how often the tensor was released before and after its end."""
+        capsule, deleted = self.made_by_others(versioned, **fields)
+        try:
+            view = function(capsule)
+        except Exception as problem:
+            found = [type(problem), str(problem)]
+        else:
+            found = [getattr(view, name) for name in gpumem.View.__slots__ if name not in ("address", "_owner", "__weakref__")]
+            found += [view.address - self.kept[0].tensor.data, len(deleted)]
+            del view
+        return found, len(deleted), _capsule_name(capsule)
+
+    def test_import_is_that_of_ctypes(self):
+        numbers = (ctypes.c_int64 * 1000)(2, 3, 4)
+        shape = ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int64))
+        large = ctypes.cast((ctypes.c_int64 * 3)(1 << 62, 1 << 62, 1), ctypes.POINTER(ctypes.c_int64))
+        cases = [{"code": code, "bits": bits, "lanes": lanes} for code in (*range(9), 255) for bits in (0, 1, 8, 16, 24, 32, 64, 72, 128, 255)
+                 for lanes in (0, 1, 2)]
+        cases += [{"ndim": count, "shape": shape, "strides": strides} for count in (0, 1, 2, 3, 64, 65, 1000) for strides in (None, shape)]
+        cases += [{"ndim": 3, "shape": shape, "strides": large}, {"ndim": 3, "shape": large}, {"byte_offset": 12},
+                  {"device_type": 2, "device_id": 1}, {"device_type": 99, "device_id": -1}, {"major": 2}]
+        for fields in cases:
+            for versioned in (False, True):
+                found = self.imported(gpumem.from_dlpack, versioned, **fields)
+                self.assertEqual(found, self.imported(_dlpack._import_any, versioned, **fields), fields)
+        for flags in range(4):
+            for function in gpumem.from_dlpack, _dlpack._import_any:
+                capsule, _ = self.made_by_others(True)
+                self.kept[0].flags = flags
+                self.assertEqual(function(capsule).readonly, flags % 2 == 1)
+
+    def test_hand_overs_leave_nothing(self):
+        def refuse(*arguments, **options):
+            with self.assertRaises((ValueError, BufferError)):
+                gpumem.from_dlpack(*arguments) if arguments else view.__dlpack__(**options)
+        view = self.pinned().view("f4", (4, 6))
+        used = view.__dlpack__()
+        gpumem.from_dlpack(used)
+        strange = self.made_by_others(True, major=2)[0]
+        objects = view, view._loan, gpumem.View, None, view.typestr, _dlpack.VERSION
+        for act in (lambda: gpumem.from_dlpack(view), view.__dlpack__, lambda: view.__dlpack__(max_version=(1, 0)),
+                    lambda: gpumem.from_dlpack(gpumem.from_dlpack(view)), lambda: refuse(used), lambda: refuse(strange),
+                    lambda: refuse(stream=-7), lambda: refuse(dl_device=(9, 9))):
+            for _ in range(100):
+                act()
+            gc.collect()
+            before, blocks = [sys.getrefcount(thing) for thing in objects], sys.getallocatedblocks()
+            for _ in range(10000):
+                act()
+            gc.collect()
+            after, grown = [sys.getrefcount(thing) for thing in objects], sys.getallocatedblocks() - blocks
+            self.assertLess(max(abs(one - other) for one, other in zip(before, after)), 100)
+            self.assertLess(grown, 1000)
+
+    def test_threads(self):
+        """They hand over one view, and each capsule is taken once."""
+        failed, count = [], 4
+        start = threading.Barrier(count)
+        view = self.pinned().view("i4")
+        capsules, taken = [view.__dlpack__() for _ in range(500)], []
+
+        def work():
+            start.wait()
+            try:
+                for capsule in capsules:
+                    again = gpumem.from_dlpack(gpumem.from_dlpack(view))
+                    if (again.address, again.shape) != (view.address, view.shape):
+                        failed.append(again.shape)
+                    try:
+                        taken.append(gpumem.from_dlpack(capsule).shape)
+                    except gpumem.InvalidArgument:
+                        pass
+            except BaseException as problem:
+                failed.append(problem)
+        threads = [threading.Thread(target=work) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((failed, len(taken)), ([], len(capsules)))
+
+    def test_a_capsule_that_is_taken_by_the_garbage_collector(self):
+        """Until Python 3.12, that can run in the middle of an import."""
+        def take(*_):
+            if not taken:
+                taken.append(None)
+                taken.append(gpumem.from_dlpack(capsule))
+        def views():
+            return sum(isinstance(thing, gpumem.View) for thing in gc.get_objects())
+        gc.collect()
+        before = views()
+        for versioned in (False, True):
+            capsule, deleted = self.made_by_others(versioned)
+            taken, threshold = [], gc.get_threshold()
+            gc.callbacks.append(take)
+            try:
+                gc.set_threshold(1)
+                taken.append(gpumem.from_dlpack(capsule))
+            except gpumem.InvalidArgument:
+                pass
+            finally:
+                gc.set_threshold(*threshold)
+                gc.callbacks.remove(take)
+            self.assertEqual(sum(view is not None for view in taken), 1)
+            self.assertEqual(deleted, [])
+            taken.clear()
+            self.assertEqual((len(deleted), views()), (1, before))
+
+    @on_cuda
+    def test_the_consumer_s_stream_comes_after_the_work(self):
+        ordered = []
+        stream, release = self.held_stream()
+        with self.device.memory(64) as memory, self.device.stream() as consumer:
+            view = memory.view()
+            view.__dlpack__()
+            with unittest.mock.patch.object(gpumem.View, "_order_before", lambda view, stream: ordered.append(stream)):
+                for busy in (False, True):
+                    if busy:
+                        stream.fill(view, 0)
+                    for number in (None, -1, 1, 2, consumer.native_stream):
+                        view.__dlpack__(stream=number)
+                        if busy and number != -1:
+                            self.assertEqual(ordered.pop(), number)
+                        ordered[:] = [other for other in ordered if busy]
+                        self.assertEqual(ordered, [])
+            release()
+            stream.synchronize()
+            del view
+        stream.close()
+
+
+class DLPackByCtypesTest(ByCtypes, DLPackTest):
+    """And without them."""
+
 
 class InterfaceTest(Case):
+    @needs_numpy
+    def test_dlpack_without_a_library(self):
+        for variables in {"GPUMEM_LIBRARY": "/nowhere"}, {"GPUMEM_PYTHON_LIBRARY": "/nowhere"}, {"GPUMEM_PYTHON_LIBRARY": "libc.so.6"}:
+            self.assertEqual(python("""
+import gpumem, numpy
+for _ in range(2):
+    print(gpumem.from_dlpack(gpumem.from_dlpack(numpy.arange(3.0))).shape)
+""", **variables)[1], "(3,)\n" * 2)
+
     @on_host
     def test_no_cuda_arrays_on_host(self):
         with self.pinned() as memory, self.device.memory(64) as device:
