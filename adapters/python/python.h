@@ -38,6 +38,8 @@ __attribute__((weak)) void* PyObject_GetAttr(void* object, void* name);
 __attribute__((weak)) int PyObject_SetAttr(void* object, void* name, void* value);
 __attribute__((weak)) void* PyObject_Call(void* callable, void* tuple, void* dict);
 __attribute__((weak)) void* PyObject_CallFunctionObjArgs(void* callable, ...);
+__attribute__((weak)) void* PyObject_Type(void* object);
+__attribute__((weak)) void* PyType_GetSlot(void* type, int slot);
 __attribute__((weak)) void* PyType_GenericNew(void* type, void* tuple, void* dict);
 __attribute__((weak)) void* PyDescr_NewMethod(void* type, Method* method);
 __attribute__((weak)) void* PyCFunction_NewEx(Method* method, void* self, void* module);

@@ -456,18 +456,18 @@ def _view_of(owner: _Imported) -> View:
                                  (tensor.device_type, tensor.device_id))
 
 
+_NOTHING: Dict[str, Any] = {}
+
+
 def _ask(source: Any, device: Any, copy: Any, stream: Any) -> Any:
-    more: Dict[str, Any] = {}
-    order: Dict[str, int] = {}
-    if device is not None:
-        more["dl_device"] = device
-    if copy is not None:
-        more["copy"] = copy
+    more = order = _NOTHING
+    if device is not None or copy is not None:
+        more = {name: value for name, value in (("dl_device", device), ("copy", copy)) if value is not None}
     if stream is not None and (device or source.__dlpack_device__())[0] in _WITH_STREAMS:
         from ._stream import native_stream_of
-        order["stream"] = native_stream_of(stream) or 1  # the legacy default stream is NULL in the driver and 1 in DLPack
+        order = {"stream": native_stream_of(stream) or 1}  # the legacy default stream is NULL in the driver and 1 in DLPack
     try:
-        if not more and not order:
+        if more is order:
             return source.__dlpack__(max_version=VERSION)  # no dictionaries to merge
         return source.__dlpack__(max_version=VERSION, **order, **more)
     except TypeError:
