@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The C exchange functions of DLPack, called as a compiled consumer calls them."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -145,6 +146,67 @@ class ExchangeTest(Case):
                 self.assertEqual(self.wrap(self.export(view)).strides, (24, 4))
             self.assertFalse(_dlpack._exported)
             del view, capsule
+
+    def test_threads(self):
+        """They hand over one view, and each capsule is taken once."""
+        failed, count = [], 4
+        start = threading.Barrier(count)
+        view = self.pinned().view("i4")
+        view.__dlpack__()
+        capsules, taken = [view.__dlpack__() for _ in range(500)], []
+
+        def work():
+            start.wait()
+            try:
+                for capsule in capsules:
+                    again = gpumem.from_dlpack(gpumem.from_dlpack(view))
+                    if (again.address, again.shape) != (view.address, view.shape):
+                        failed.append(again.shape)
+                    try:
+                        taken.append(gpumem.from_dlpack(capsule).shape)
+                    except gpumem.InvalidArgument:
+                        pass
+            except BaseException as problem:
+                failed.append(problem)
+        threads = [threading.Thread(target=work) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((failed, len(taken)), ([], len(capsules)))
+
+    def test_a_capsule_that_is_taken_by_the_garbage_collector(self):
+        """Until Python 3.12, that can run in the middle of an import."""
+        def take(*_):
+            if not taken:
+                taken.append(None)
+                with contextlib.suppress(gpumem.InvalidArgument):
+                    taken.append(gpumem.from_dlpack(capsule))
+
+        def views():
+            return sum(isinstance(thing, gpumem.View) for thing in gc.get_objects())
+        for options in {}, {"max_version": (1, 0)}:
+            memory = self.pinned()
+            memory.view().__dlpack__()
+            gc.collect()
+            before = views()
+            capsule = memory.view().__dlpack__(**options)
+            taken, threshold = [], gc.get_threshold()
+            gc.callbacks.append(take)
+            try:
+                gc.set_threshold(1)  # what the import makes first sets it off
+                taken.append(gpumem.from_dlpack(capsule))
+            except gpumem.InvalidArgument:
+                pass
+            finally:
+                gc.set_threshold(*threshold)
+                gc.callbacks.remove(take)
+            self.assertEqual(sum(view is not None for view in taken), 1)
+            with self.assertRaises(BufferError):
+                memory.close()
+            taken.clear()
+            self.assertEqual(views(), before)
+            memory.close()
 
     def test_types_that_are_rare(self):
         for fields in {"code": 4, "bits": 16}, {"code": 2, "bits": 72}:  # bfloat16, and nobody's

@@ -1132,60 +1132,6 @@ print(bool(managed.deleter))
             self.assertLess(max(abs(one - other) for one, other in zip(before, after)), 100)
             self.assertLess(grown, 1000)
 
-    def test_threads(self):
-        """They hand over one view, and each capsule is taken once."""
-        failed, count = [], 4
-        start = threading.Barrier(count)
-        view = self.pinned().view("i4")
-        capsules, taken = [view.__dlpack__() for _ in range(500)], []
-
-        def work():
-            start.wait()
-            try:
-                for capsule in capsules:
-                    again = gpumem.from_dlpack(gpumem.from_dlpack(view))
-                    if (again.address, again.shape) != (view.address, view.shape):
-                        failed.append(again.shape)
-                    try:
-                        taken.append(gpumem.from_dlpack(capsule).shape)
-                    except gpumem.InvalidArgument:
-                        pass
-            except BaseException as problem:
-                failed.append(problem)
-        threads = [threading.Thread(target=work) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual((failed, len(taken)), ([], len(capsules)))
-
-    def test_a_capsule_that_is_taken_by_the_garbage_collector(self):
-        """Until Python 3.12, that can run in the middle of an import."""
-        def take(*_):
-            if not taken:
-                taken.append(None)
-                taken.append(gpumem.from_dlpack(capsule))
-        def views():
-            return sum(isinstance(thing, gpumem.View) for thing in gc.get_objects())
-        gc.collect()
-        before = views()
-        for versioned in (False, True):
-            capsule, deleted = self.made_by_others(versioned)
-            taken, threshold = [], gc.get_threshold()
-            gc.callbacks.append(take)
-            try:
-                gc.set_threshold(1)
-                taken.append(gpumem.from_dlpack(capsule))
-            except gpumem.InvalidArgument:
-                pass
-            finally:
-                gc.set_threshold(*threshold)
-                gc.callbacks.remove(take)
-            self.assertEqual(sum(view is not None for view in taken), 1)
-            self.assertEqual(deleted, [])
-            taken.clear()
-            self.assertEqual((len(deleted), views()), (1, before))
-
     @on_cuda
     def test_the_consumer_s_stream_comes_after_the_work(self):
         ordered = []
