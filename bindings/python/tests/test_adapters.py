@@ -771,7 +771,8 @@ class CudaCoreTest(unittest.TestCase):
             for kind in ("device", "pinned", "managed"):
                 resource = self.adapter.MemoryResource(self.Device(1), kind=kind, limit=64 << 20)
                 self.assertEqual((resource.device_id, resource.is_device_accessible, resource.is_host_accessible,
-                                  resource.is_managed), (1, True, kind != "device", kind == "managed"))
+                                  resource.is_managed, resource.is_ipc_enabled),
+                                 (-1 if kind == "pinned" else 1, True, kind != "device", kind == "managed", False))
                 buffer = resource.allocate(1000)
                 self.assertEqual((buffer.size, buffer.memory_resource), (1000, resource))
                 self.assertEqual(self.instance.block_info(buffer.handle).pool, resource.pool)
@@ -806,6 +807,26 @@ class CudaCoreTest(unittest.TestCase):
                     self.assertEqual([arguments.args[2] for arguments in drop.call_args_list],
                                      [two.handle, two.handle, 1, 1 if version >= (1, 2) else one.handle])
                 del resource
+        self.each_version(check)
+
+    def test_what_is_no_block(self):
+        def check(_):
+            resource = self.adapter.MemoryResource()
+            address = resource.allocate(1000).handle  # it is freed at once
+            for wrong in (address, 0xDEADBEEF):
+                with self.assertRaisesRegex(gpumem.NotFound, f"^{wrong:#x} is not "):
+                    resource.deallocate(wrong, 1000)
+        self.each_version(check)
+
+    def test_close(self):
+        def check(_):
+            resource = self.adapter.MemoryResource()
+            buffer = resource.allocate(1000)
+            for _ in range(2):
+                resource.close()
+            with self.assertRaises(gpumem.Error):
+                resource.allocate(1000)
+            buffer.close()
         self.each_version(check)
 
     def test_a_buffer_that_is_not_made(self):

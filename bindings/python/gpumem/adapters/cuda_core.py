@@ -73,7 +73,10 @@ class MemoryResource(_Base):  # type: ignore[misc]
         address = int(ptr)
         if not address:
             return
-        recorded, native = self._streams.pop(address)
+        found = self._streams.pop(address, None)
+        if found is None:
+            raise gpumem.NotFound(f"{address:#x} is not the address of a block of this resource that is allocated")
+        recorded, native = found
         if stream is not None and stream is not recorded:
             given = native_stream_of(getattr(stream, "stream", stream))
             if _RECORDS or given > 2:  # else it is a default stream, which perhaps nobody has chosen
@@ -93,5 +96,15 @@ class MemoryResource(_Base):  # type: ignore[misc]
         return self.pool.kind == gpumem.Kind.MANAGED
 
     @property
+    def is_ipc_enabled(self) -> bool:
+        """False: memory of gpumem is shared by its own handles."""
+        return False
+
+    @property
     def device_id(self) -> int:
-        return self._device_id
+        """-1 for pinned memory, as of cuda.core's own resources, because it belongs to no device."""
+        return -1 if self.pool.kind == gpumem.Kind.PINNED else self._device_id
+
+    def close(self) -> None:
+        """Closes the pool. Buffers that live stay usable; ``allocate`` then fails."""
+        self.pool.close()
