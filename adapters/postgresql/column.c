@@ -170,6 +170,10 @@ static void check_loader(const Tag* tag, const char* name) {
 
 /* ---- Finding and attaching ---- */
 
+static const char* backend_name(gpumem_backend backend) {
+  return backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host";
+}
+
 /* The newest version of a name in the hub. */
 static bool find_in_hub(const char* name, gpumem_entry_info* entry) {
   gpumem_error error = GPUMEM_ERROR_INIT;
@@ -224,6 +228,12 @@ static Column find_column(const char* name) {
     column.version = entry.version;
   }
   check_right(column.tag.table, column.tag.attribute, name);
+  if (column.tag.backend != session.backend)
+    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                    errmsg("\"%s\" is in memory of the %s backend, and this session uses the %s backend",
+                           given_name(name), backend_name(column.tag.backend), backend_name(session.backend)),
+                    errhint("Load it again, or restart the server with gpumem.backend = %s.",
+                            backend_name(column.tag.backend))));
   return column;
 }
 
@@ -442,6 +452,10 @@ static void copy_table(Change* change, Relation table) {
 static void load_column(Change* change, Relation table) {
   gpumem_error error = GPUMEM_ERROR_INIT;
   gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
+  check(gpumem_device_get_info(session.device, &device, &error), &error, "look at the device");
+  /* More than there is, so that a table that is too large runs out of memory, and not of addresses. */
+  desc.reserve = 2 * device.total_bytes;
   /* Even an empty table has some memory, for a hub publishes nothing else. */
   desc.size = piece_size(change->tag.type);
   desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
@@ -493,7 +507,7 @@ Datum gpumem_pg_load(PG_FUNCTION_ARGS) {
 
   lock_name(name);
   open_link();
-  open_staging();
+  open_staging(session.device);
   Change* change = new_change(name);
   change->tag = (Tag){.stamp = own_stamp(),
                       .database = MyDatabaseId,
@@ -501,11 +515,8 @@ Datum gpumem_pg_load(PG_FUNCTION_ARGS) {
                       .loader = GetUserId(),
                       .type = type,
                       .attribute = attribute,
+                      .backend = (uint8)session.backend,
                       .device = (uint8)gpumem_pg_device};
-  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
-  gpumem_error error = GPUMEM_ERROR_INIT;
-  check(gpumem_instance_get_info(session.instance, &info, &error), &error, "look at the instance");
-  change->tag.backend = (uint8)info.backend;
 
   PG_TRY();
   { load_column(change, table); }
@@ -537,6 +548,15 @@ Datum gpumem_pg_drop(PG_FUNCTION_ARGS) {
 }
 
 /* ---- Reading ---- */
+
+/* Where its memory is: not on the device of gpumem.device, if that was another when it was loaded. */
+static gpumem_device device_of(const Column* column) {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  if (column->import == NULL) return session.device;
+  check(gpumem_memory_get_info(column->import, &info, &error), &error, "look at the column");
+  return info.device;
+}
 
 /* A walk over the pieces of a column. While one is looked at, the next one is copied from the device. */
 typedef struct Walk {
@@ -629,11 +649,13 @@ static Numeric sum_of(const Column* column) {
 Datum gpumem_pg_sum(PG_FUNCTION_ARGS) {
   char name[64];
   hub_name(PG_GETARG_TEXT_PP(0), name);
-  open_staging();
   Column column = attach(name, NULL);
   Numeric volatile sum = NULL;
   PG_TRY();
-  { sum = sum_of(&column); }
+  {
+    open_staging(device_of(&column));
+    sum = sum_of(&column);
+  }
   PG_FINALLY();
   { detach(&column); }
   PG_END_TRY();
@@ -697,10 +719,12 @@ Datum gpumem_pg_filter(PG_FUNCTION_ARGS) {
   hub_name(PG_GETARG_TEXT_PP(0), name);
   const int matches = matches_of(text_to_cstring(PG_GETARG_TEXT_PP(1)));
   InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-  open_staging();
   Column column = attach(name, NULL);
   PG_TRY();
-  { put_matches(&column, matches, PG_GETARG_NUMERIC(2), (ReturnSetInfo*)fcinfo->resultinfo); }
+  {
+    open_staging(device_of(&column));
+    put_matches(&column, matches, PG_GETARG_NUMERIC(2), (ReturnSetInfo*)fcinfo->resultinfo);
+  }
   PG_FINALLY();
   { detach(&column); }
   PG_END_TRY();
@@ -728,7 +752,7 @@ Datum gpumem_pg_columns(PG_FUNCTION_ARGS) {
     NameData attribute;
     const bool there = exists(tag.table, tag.attribute);
     if (there) namestrcpy(&attribute, get_attname(tag.table, tag.attribute, false));
-    const char* place = psprintf("%s:%u", tag.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host", tag.device);
+    const char* place = psprintf("%s:%u", backend_name(tag.backend), tag.device);
     Datum values[] = {CStringGetTextDatum(given_name(entry.name)),
                       ObjectIdGetDatum(tag.table),
                       NameGetDatum(&attribute),

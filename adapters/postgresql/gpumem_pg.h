@@ -35,9 +35,11 @@ StaticAssertDecl(sizeof(Tag) == sizeof(((gpumem_entry_info*)NULL)->fingerprint),
  * end. */
 typedef struct Session {
   gpumem_instance instance;
+  gpumem_backend backend; /* what `auto` has become */
   gpumem_device device;
   gpumem_link link;
   gpumem_stream streams[2]; /* one for each slot */
+  gpumem_device streams_of;
   gpumem_memory pinned;
   char* slots[2]; /* in `pinned`, PIECE_MAX bytes each */
 } Session;
@@ -52,10 +54,10 @@ extern char* gpumem_pg_keeper;
 extern void hub_path(char* path, size_t size);
 /* Raises a failure as an error of SQL: "cannot WHAT: message". */
 extern void check(gpumem_status status, const gpumem_error* error, const char* what);
-/* Opens the instance; connects to the hub if that is not done; makes streams and staging. */
+/* Opens the instance; connects to the hub if that is not done; makes staging, and streams of a device. */
 extern void open_instance(void);
 extern void open_link(void);
-extern void open_staging(void);
+extern void open_staging(gpumem_device device);
 /* Waits for all copies of this backend. Never raises an error. */
 extern void finish_copies(void);
 

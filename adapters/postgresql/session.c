@@ -59,6 +59,11 @@ void open_instance(void) {
     desc.name = "postgresql";
     check(gpumem_instance_open(&desc, &session.instance, &error), &error, "open the backend of gpumem");
   }
+  if (session.backend == GPUMEM_BACKEND_ANY) {
+    gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+    check(gpumem_instance_get_info(session.instance, &info, &error), &error, "look at the instance");
+    session.backend = info.backend;
+  }
   if (session.device == NULL)
     check(gpumem_device_get(session.instance, (uint32_t)gpumem_pg_device, &session.device, &error), &error,
           "use the device of gpumem.device");
@@ -105,13 +110,19 @@ void open_link(void) {
   }
 }
 
-void open_staging(void) {
+void open_staging(gpumem_device device) {
   gpumem_error error = GPUMEM_ERROR_INIT;
-  open_instance();
+  for (int slot = 0; slot < 2; ++slot) {
+    /* A stream copies memory of its own device only. */
+    if (session.streams_of != device) {
+      gpumem_stream_destroy(session.streams[slot], NULL);
+      session.streams[slot] = NULL;
+    }
+  }
+  session.streams_of = device;
   for (int slot = 0; slot < 2; ++slot) {
     if (session.streams[slot] == NULL)
-      check(gpumem_stream_create(session.device, NULL, &session.streams[slot], &error), &error,
-            "create a stream");
+      check(gpumem_stream_create(device, NULL, &session.streams[slot], &error), &error, "create a stream");
   }
   if (session.pinned == NULL) {
     gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The extension of PostgreSQL, in a server of its own: pg_regress, the SQL of the guide, crashes, and what they leave.
-Usage: postgresql.py SOURCE_ROOT BUILD_ROOT [--measure]
 
-BUILD_ROOT is a build of Meson, or a folder into which one was installed with DESTDIR. --measure only times how long a new
-backend takes to attach to a column.
+BUILD_ROOT is a build of Meson, or a folder into which one was installed with DESTDIR. --backend cuda needs a GPU, or the fake
+driver by --driver. --measure only times how long a new backend takes to attach to a column.
 """
 
+import argparse
 import os
 import pwd
 import random
@@ -60,8 +60,8 @@ class Home:
     """A folder with a PostgreSQL that has the extension. Its programs find all else beside themselves, so that nothing of
     the system changes; they run as a user without rights, because they refuse root."""
 
-    def __init__(self, folder, source, installed, pg_config, folders):
-        self.folder, self.system = folder, folders
+    def __init__(self, folder, source, installed, pg_config, folders, backend, driver):
+        self.folder, self.system, self.backend = folder, folders, backend
         self.folder.chmod(0o755)
         root = folder / "root"
         self.bin = root / str(folders["bindir"])[1:]
@@ -97,13 +97,16 @@ class Home:
             self.as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
             for name in ("data", "s", "out"):
                 os.chown(folder / name, user.pw_uid, user.pw_gid)
+        self.report = folder / "out" / "violations"  # of the fake driver
         self.env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(folder / "out"), "LD_LIBRARY_PATH": str(self.library),
                     "PGHOST": str(folder / "s"), "PGUSER": "postgres", "PGDATABASE": "postgres"}
+        if driver:
+            self.env |= {"LD_LIBRARY_PATH": f"{self.library}:{driver}", "FAKE_CUDA_REPORT": str(self.report)}
         self.run(self.bin / "initdb", "-D", folder / "data", "--no-sync", "-A", "trust", "-U", "postgres", "--no-locale", "-E", "UTF8")
 
     def start(self, *command, **options):
-        return subprocess.Popen([str(word) for word in command], text=True, env=self.env, cwd=self.folder / "out",
-                                **self.as_user, **options)
+        return subprocess.Popen([str(word) for word in command], cwd=self.folder / "out",
+                                **{"text": True, "env": self.env, **self.as_user, **options})
 
     def run(self, *command):
         process = self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -114,15 +117,15 @@ class Home:
 
 
 class Server:
-    def __init__(self, home, **settings):
+    def __init__(self, home, env=(), **settings):
         self.home = home
         self.log = open(home.folder / "out" / "log", "ab")
-        words = {"shared_preload_libraries": "gpumem_pg", "gpumem.backend": "host", "listen_addresses": "",
+        words = {"shared_preload_libraries": "gpumem_pg", "gpumem.backend": home.backend, "listen_addresses": "",
                  "unix_socket_directories": home.folder / "s", "fsync": "off", "jit": "off", "max_connections": "30",
                  "autovacuum": "off", "dynamic_shared_memory_type": "mmap", **settings}
         self.process = home.start(home.bin / "postgres", "-D", home.folder / "data",
                                   *(f"--{name}={value}" for name, value in words.items()),
-                                  stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+                                  stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env={**home.env, **dict(env)})
         self.wait()
 
     def wait(self):
@@ -312,6 +315,74 @@ def not_preloaded(home):
 def no_such_device(home):
     with Server(home, **{"gpumem.device": "99"}) as server:
         refused(server, "SELECT gpumem.load('x', 'numbers', 'whole')", "cannot use the device of gpumem.device: ")
+
+
+def no_driver(home):
+    """With a driver that finds no device. A server without a driver goes on, and `auto` takes the host backend."""
+    env = {"FAKE_CUDA_INIT": "100", "CUDA_VISIBLE_DEVICES": "-1"}
+    with Server(home, env) as server:
+        for text in (loads({"x": "whole"}), "SELECT gpumem.sum('x')", "SELECT gpumem.columns()"):
+            refused(server, text, "cannot open the backend of gpumem: cannot initialize the CUDA driver: there is no usable device")
+        require(server.sql("SELECT count(*) FROM numbers") == "70000", "the table cannot be read")
+    with Server(home, env, **{"gpumem.backend": "auto"}) as server:
+        server.sql(loads(KEPT))
+        answer = server.sql("SELECT DISTINCT place FROM gpumem.columns()")
+        require(answer == "host:0" and not differences(server), f"auto: {answer}")
+
+
+def other_backend(home):
+    """A keeper has columns from before gpumem.backend was changed."""
+    with Keeper(home) as keeper:
+        def place():
+            return server.sql("SELECT place FROM gpumem.columns()")
+
+        for before, now in (("host", "cuda"), ("cuda", "host")):
+            with Server(home, **{"gpumem.keeper": keeper.path, "gpumem.backend": before}) as server:
+                server.sql(loads({"x": "whole"}))
+                require(place() == f"{before}:0", f"loaded to {place()}")
+            with Server(home, **{"gpumem.keeper": keeper.path, "gpumem.backend": now}) as server:
+                refused(server, "SELECT gpumem.sum('x')", f'"x" is in memory of the {before} backend, and this session uses the {now} backend')
+                server.sql(loads({"x": "whole"}))
+                require(place() == f"{now}:0" and not differences(server), f"loaded again to {place()}")
+                server.sql("SELECT gpumem.drop('x')")
+
+
+def other_device(home):
+    """A keeper has columns from before gpumem.device was changed, and from before the device was taken away."""
+    many, one = {"FAKE_CUDA_DEVICES": "2"}, {"FAKE_CUDA_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    with Keeper(home) as keeper:
+        with Server(home, many, **{"gpumem.keeper": keeper.path, "gpumem.device": "1"}) as server:
+            try:
+                server.sql(loads(KEPT))
+            except RuntimeError as problem:
+                require("cannot use the device of gpumem.device: " in str(problem), str(problem))
+                raise Skipped("there is one device") from problem
+        with Server(home, many, **{"gpumem.keeper": keeper.path}) as server:
+            server.sql("SELECT gpumem.load('kept_d', 'numbers', 'd')")
+            require(not differences(server), "on two devices")
+            places = server.sql("SELECT name, place FROM gpumem.columns() WHERE name IN ('kept_d', 'kept_r') ORDER BY name").split()
+            require(places == [f"kept_d|{home.backend}:0", f"kept_r|{home.backend}:1"], f"they are at {places}")
+        with Server(home, one, **{"gpumem.keeper": keeper.path}) as server:
+            refused(server, "SELECT gpumem.sum('kept_r')", "cannot import the column: this instance does not see the device that has it")
+            server.sql(loads(KEPT))
+            require(not differences(server), "loaded again")
+
+
+def cannot_share(home, fake):
+    if not fake:
+        raise Skipped("it takes a driver that denies it")
+    with Server(home, {"FAKE_CUDA_ATTRIBUTE_103": "0"}) as server:
+        refused(server, loads({"x": "whole"}), "device 0 does not support this (vmm.handle_posix_fd is NO)")
+
+
+def too_large(home, fake):
+    if not fake:
+        raise Skipped("it would fill a whole GPU")
+    with Server(home, {"FAKE_CUDA_MEMORY": "4194304"}) as server:
+        server.sql("CREATE TABLE large AS SELECT i FROM generate_series(1, 500000) i")
+        refused(server, "SELECT gpumem.load('large', 'large', 'i')", "the device is out of memory")
+        server.sql(loads({"x": "whole"}))
+        require(not differences(server), "a smaller one")
 
 
 def two_transactions(home):
@@ -504,7 +575,14 @@ def measure(tap, home, rounds):
 
 
 def main():
-    source, build = Path(sys.argv[1]), Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, metavar="SOURCE_ROOT")
+    parser.add_argument("build", type=Path, metavar="BUILD_ROOT")
+    parser.add_argument("--backend", choices=["host", "cuda"], default="host", help="where the columns are")
+    parser.add_argument("--driver", type=Path, metavar="FOLDER", help="folder of the fake driver, for --backend cuda")
+    parser.add_argument("--measure", action="store_true")
+    options = parser.parse_args()
+    source, build = options.source, options.build
     # Stops the server, too, when its time is over.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     tap = Tap()
@@ -514,6 +592,8 @@ def main():
         try:
             function(*arguments)
             tap.check(name, [])
+        except Skipped as reason:
+            tap.skip(name, reason)
         except (Failed, RuntimeError, OSError, ValueError) as problem:
             tap.check(name, f"{type(problem).__name__}: {problem}")
 
@@ -525,9 +605,9 @@ def main():
             tap.skip("the extension of PostgreSQL", reason)
             tap.finish()
         installed = install(build, folder / "installed") if (build / "build.ninja").exists() else build
-        home = Home(folder, source, installed, pg_config, folders)
+        home = Home(folder, source, installed, pg_config, folders, options.backend, options.driver)
         tap.check("the extension is built without a warning", home.warnings)
-        if "--measure" in sys.argv:
+        if options.measure:
             with Server(home) as server:
                 server.sql(TABLES)
             measure(tap, home, 200)
@@ -538,6 +618,12 @@ def main():
         with Server(home) as server:
             server.sql(TABLES)
         case("a device that is not there", no_such_device, home)
+        if options.backend == "cuda":
+            case("a device whose memory cannot be shared", cannot_share, home, options.driver)
+            case("a table that is too large for the device", too_large, home, options.driver)
+            case("a keeper has columns of another device", other_device, home)
+            case("no device for the driver", no_driver, home)
+            case("a keeper has columns of the other backend", other_backend, home)
         case("one name, two transactions", two_transactions, home)
         case("a reader beside a writer", reader_and_writer, home)
         case("the worker ends, and the server crashes, without a keeper", worker_ends, home)
@@ -545,6 +631,9 @@ def main():
         case("what is no keeper, is not there, or has columns of others", wrong_hubs, home)
         case(f"a keeper has the columns after each crash, and nothing is left, seed {seed}", kept_over_crashes, home, seed)
         measure(tap, home, 5)
+        if options.driver:
+            tap.check("nothing is done that a driver forbids",
+                      home.report.read_text(encoding="utf-8") if home.report.exists() else [])
     tap.finish()
 
 

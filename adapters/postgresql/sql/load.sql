@@ -5,7 +5,8 @@ INSERT INTO rainfall SELECT i % 10, i, i * 1000000000::bigint, i / 4.0, i / 8.0,
 ALTER TABLE rainfall DROP COLUMN gone;
 SELECT gpumem.load('station', 'rainfall', 'station'), gpumem.load('day', 'rainfall', 'day'), gpumem.load('seen', 'rainfall', 'seen'),
   gpumem.load('amount', 'rainfall', 'amount'), gpumem.load('total', 'rainfall', 'total');
-SELECT name, "table", "column", type, rows, bytes, place, version, loader = current_user::regrole AS mine FROM gpumem.columns();
+SELECT name, "table", "column", type, rows, bytes, place = current_setting('gpumem.backend') || ':0' AS there, version,
+  loader = current_user::regrole AS mine FROM gpumem.columns();
 -- A second load replaces the first.
 DELETE FROM rainfall WHERE day > 900;
 SELECT gpumem.load('day', 'rainfall', 'day');

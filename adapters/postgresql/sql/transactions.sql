@@ -79,6 +79,6 @@ SELECT gpumem.load('i', 'steps', 'i');
 COMMIT;
 SELECT gpumem.drop('i');
 -- The settings of the server.
-SHOW gpumem.backend;
+SELECT context FROM pg_settings WHERE name = 'gpumem.backend';
 SET gpumem.backend = 'cuda';
 SET gpumem.nonsense = 1;
