@@ -261,7 +261,8 @@ static bool import(const char* name, Column* column, Times* times) {
   check(status, &error, "fetch the column");
   step_done(times, "fetch");
   void* base;
-  status = gpumem_share_import(session.instance, &handle, NULL, 0, NULL, &base, &column->import, &error);
+  WITHOUT_SIGNALS(
+      status, gpumem_share_import(session.instance, &handle, NULL, 0, NULL, &base, &column->import, &error));
   if (status == GPUMEM_ERROR_STALE_HANDLE) return false;
   check(status, &error, "import the column");
   step_done(times, "import");
@@ -401,9 +402,10 @@ static void send_piece(Change* change, uint64 number) {
   const size_t size = piece_size(change->tag.type);
   check(gpumem_buffer_resize(change->buffer, (number + 1) * size, &error), &error,
         "allocate memory for the column");
-  check(gpumem_copy_async(session.streams[number % 2], change->base + number * size,
-                          session.slots[number % 2], size, NULL, &error),
-        &error, "copy to the device");
+  gpumem_status status;
+  WITHOUT_SIGNALS(status, gpumem_copy_async(session.streams[number % 2], change->base + number * size,
+                                            session.slots[number % 2], size, NULL, &error));
+  check(status, &error, "copy to the device");
 }
 
 static void put_row(Change* change, Datum value, bool null, const ItemPointerData* tid) {
@@ -569,10 +571,12 @@ typedef struct Walk {
 static void begin_piece(Walk* walk) {
   gpumem_error error = GPUMEM_ERROR_INIT;
   if (walk->begun == pieces_of(walk->column->tag.rows)) return;
-  check(gpumem_copy_async(session.streams[walk->begun % 2], session.slots[walk->begun % 2],
-                          walk->column->base + walk->begun * piece_size(walk->column->tag.type), walk->bytes,
-                          NULL, &error),
-        &error, "copy from the device");
+  gpumem_status status;
+  WITHOUT_SIGNALS(status,
+                  gpumem_copy_async(session.streams[walk->begun % 2], session.slots[walk->begun % 2],
+                                    walk->column->base + walk->begun * piece_size(walk->column->tag.type),
+                                    walk->bytes, NULL, &error));
+  check(status, &error, "copy from the device");
   ++walk->begun;
 }
 

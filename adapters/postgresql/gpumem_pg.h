@@ -4,6 +4,7 @@
 #define GPUMEM_PG_H
 
 #include <gpumem/gpumem.h>
+#include <signal.h>
 
 #include "fmgr.h"
 #include "storage/itemptr.h"
@@ -50,6 +51,16 @@ extern int gpumem_pg_backend;
 extern int gpumem_pg_device;
 extern char* gpumem_pg_keeper;
 
+/* For calls in which the driver may start a thread, which inherits the signal mask: the server's handlers
+ * change variables of the backend, and must run on its own thread alone. */
+#define WITHOUT_SIGNALS(status, call)              \
+  do {                                             \
+    sigset_t all_, before_;                        \
+    sigfillset(&all_);                             \
+    sigprocmask(SIG_SETMASK, &all_, &before_);     \
+    (status) = (call); /* never raises an error */ \
+    sigprocmask(SIG_SETMASK, &before_, NULL);      \
+  } while (0)
 /* Path of the hub: of the keeper, or of the worker in the data directory. */
 extern void hub_path(char* path, size_t size);
 /* Raises a failure as an error of SQL: "cannot WHAT: message". */

@@ -57,7 +57,9 @@ void open_instance(void) {
     gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
     desc.backend = gpumem_pg_backend;
     desc.name = "postgresql";
-    check(gpumem_instance_open(&desc, &session.instance, &error), &error, "open the backend of gpumem");
+    gpumem_status status;
+    WITHOUT_SIGNALS(status, gpumem_instance_open(&desc, &session.instance, &error));
+    check(status, &error, "open the backend of gpumem");
   }
   if (session.backend == GPUMEM_BACKEND_ANY) {
     gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
@@ -121,8 +123,10 @@ void open_staging(gpumem_device device) {
   }
   session.streams_of = device;
   for (int slot = 0; slot < 2; ++slot) {
-    if (session.streams[slot] == NULL)
-      check(gpumem_stream_create(device, NULL, &session.streams[slot], &error), &error, "create a stream");
+    if (session.streams[slot] != NULL) continue;
+    gpumem_status status;
+    WITHOUT_SIGNALS(status, gpumem_stream_create(device, NULL, &session.streams[slot], &error));
+    check(status, &error, "create a stream");
   }
   if (session.pinned == NULL) {
     gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;

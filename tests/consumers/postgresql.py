@@ -455,6 +455,20 @@ def one_session(home):
         wait_for(f"descriptors and mappings as before, {before}", lambda: round_of_work() <= before)
 
 
+def signals(home):
+    """Handlers of signals change variables of the backend, so no other thread may run them."""
+    with Server(home) as server, Backend(server) as loads_first, Backend(server) as reads_first:
+        loads_first.sql(loads({"x": "whole"}))
+        reads_first.sql("SELECT gpumem.sum('x')")
+        loads_first.sql("SELECT gpumem.drop('x')")
+        for backend in (loads_first, reads_first):
+            for thread in Path(f"/proc/{backend.pid}/task").iterdir():
+                (blocked,) = re.findall(r"^SigBlk:\t(\w+)$", (thread / "status").read_text(encoding="utf-8"), re.MULTILINE)
+                taken = [number.name for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
+                         if not int(blocked, 16) >> number - 1 & 1]
+                require(bool(taken) == (thread.name == str(backend.pid)), f"thread {thread.name} of {backend.pid} takes {taken}")
+
+
 def wrong_hubs(home):
     path = home.folder / "s" / "keeper"
     with Server(home, **{"gpumem.keeper": path}) as server, Backend(server) as backend:
@@ -628,6 +642,7 @@ def main():
         case("a reader beside a writer", reader_and_writer, home)
         case("the worker ends, and the server crashes, without a keeper", worker_ends, home)
         case("a session leaks nothing", one_session, home)
+        case("signals are handled by the thread of the backend alone", signals, home)
         case("what is no keeper, is not there, or has columns of others", wrong_hubs, home)
         case(f"a keeper has the columns after each crash, and nothing is left, seed {seed}", kept_over_crashes, home, seed)
         measure(tap, home, 5)
