@@ -116,7 +116,8 @@ Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors 
   if (question.claims) claims_.try_emplace(*question.claims);  // or the answer could be lost
   send(std::move(request), std::move(descriptors));
   const auto is_over = [&] { return place.has_value() || ended_.has_value(); };
-  if (type != MessageType::kWait)
+  // The answer to a wait can take any time; that to a look comes as soon as others.
+  if (type != MessageType::kWait || question.once)
     take_answer_soon(lock, std::min(deadline, Clock::now() + kSpinTime), is_over);
   if (is_over()) {
     // Nothing to wait for.
@@ -146,16 +147,17 @@ bool ShareClient::owes_answer_to(MessageType type) const {
 }
 
 // Polls on this thread, because most answers come before the sharing thread could wake up and wake this one.
+// It looks at least once.
 template <class IsOver>
 void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until,
                                    const IsOver& is_over) {
-  while (!is_over() && !gone() && Clock::now() < until) {
+  do {
     const std::optional<Error> damage = take_all();
     lock.unlock();
     if (damage) report(*damage);
     std::this_thread::yield();
     lock.lock();
-  }
+  } while (!is_over() && !gone() && Clock::now() < until);
 }
 
 // A failure shows in ended_.

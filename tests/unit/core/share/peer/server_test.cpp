@@ -3644,6 +3644,25 @@ TEST_F(ShareServerTest, WhoHasHungUpIsKnownBeforeItIsServed) {
   EXPECT_FALSE(client.gone());
 }
 
+// Like any other question, a look needs no other thread if its answer comes soon.
+TEST_F(ShareServerTest, ALookTakesItsAnswerOnItsOwnThread) {
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  ShareClient client(inside(instance)->share_server().loop(), std::move(ends->ours), Origin(), 0,
+                     Token{});  // which the sharing thread does not know
+  Message answer = message_of(MessageType::kEntry);
+  answer.number = 1;
+  answer.entry.name = "n";
+  answer.entry.version = 1;
+  Raw raw(std::move(ends->theirs));
+  raw.send(answer);  // it is there at the first glance
+  Message look = message_of(MessageType::kWait, "n");
+  look.once = true;
+  auto found = client.call(look, {}, MessageType::kEntry, answer_deadline(0));
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->message.entry.version, 1U);
+}
+
 TEST_F(ShareServerTest, AKeeperThatPublishesAnotherVersionIsHungUpOn) {
   gpumem_share_handle const handle = export_at(other, shared_buffer(other, 1));
   const auto published = [&](uint64_t asked_for, uint64_t answered, uint64_t* version) {
