@@ -368,11 +368,14 @@ def other_device(home):
             require(not differences(server), "loaded again")
 
 
-def cannot_share(home, fake):
+def denied(home, fake):
+    """A device whose memory cannot be shared, and one that another process has for itself by its compute mode."""
     if not fake:
         raise Skipped("it takes a driver that denies it")
     with Server(home, {"FAKE_CUDA_ATTRIBUTE_103": "0"}) as server:
         refused(server, loads({"x": "whole"}), "device 0 does not support this (vmm.handle_posix_fd is NO)")
+    with Server(home, {"FAKE_CUDA_FAIL": "cuDevicePrimaryCtxRetain:1:always:CUDA_ERROR_DEVICE_UNAVAILABLE"}) as server:
+        refused(server, loads({"x": "whole"}), "cannot retain the primary context of device 0: it is in use by other work")
 
 
 def too_large(home, fake):
@@ -463,7 +466,11 @@ def signals(home):
         loads_first.sql("SELECT gpumem.drop('x')")
         for backend in (loads_first, reads_first):
             for thread in Path(f"/proc/{backend.pid}/task").iterdir():
-                (blocked,) = re.findall(r"^SigBlk:\t(\w+)$", (thread / "status").read_text(encoding="utf-8"), re.MULTILINE)
+                try:
+                    status = (thread / "status").read_text(encoding="utf-8")
+                except (FileNotFoundError, ProcessLookupError):  # it has ended
+                    continue
+                (blocked,) = re.findall(r"^SigBlk:\t(\w+)$", status, re.MULTILINE)
                 taken = [number.name for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
                          if not int(blocked, 16) >> number - 1 & 1]
                 require(bool(taken) == (thread.name == str(backend.pid)), f"thread {thread.name} of {backend.pid} takes {taken}")
@@ -633,7 +640,7 @@ def main():
             server.sql(TABLES)
         case("a device that is not there", no_such_device, home)
         if options.backend == "cuda":
-            case("a device whose memory cannot be shared", cannot_share, home, options.driver)
+            case("a device whose memory cannot be shared, and one that is in use", denied, home, options.driver)
             case("a table that is too large for the device", too_large, home, options.driver)
             case("a keeper has columns of another device", other_device, home)
             case("no device for the driver", no_driver, home)
