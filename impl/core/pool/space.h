@@ -142,7 +142,7 @@ class PoolSpace {
   using BinKey = std::pair<Order, int>;
   using Bins = Map<BinKey, Bin>;
 
-  static int bin_of(uint64_t size) { return std::bit_width(size); }
+  static int bin_of(uint64_t size) { return static_cast<int>(std::bit_width(size)); }
   static BinKey key_of(const Place& place) { return {place.order, bin_of(place.size)}; }
   // Calls `function(bin)` for each bin of an order that may have places of a size.
   template <class F>
