@@ -389,10 +389,11 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
   return taken;
 }
 
-// Before growing, which costs more: the work may be complete by now. The stream of `own` was passed to this
-// call.
+// Before growing, which costs more: the work may be complete by now. A native stream can be marked since it
+// was passed to this call, but not the legacy default stream, where a mark spoils a capture that begins
+// meanwhile.
 void PoolCore::await_free(Order& own) {
-  if (!at_once_ && own.mark(true)) ++marks_;
+  if (!at_once_ && own.has_stream() && !own.stream()->is_default() && own.mark(true)) ++marks_;
   mark_all();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
   do {
@@ -827,11 +828,12 @@ void PoolCore::settle_given_back() {
 }
 
 // Sets one mark for many frees, if another stream may want the blocks. A native stream can be marked only in
-// its own calls, of which this may be the last, so what lies there without a mark is a small share of the
-// pool.
+// its own calls, of which this may be the last, so what lies without a mark in all of them is a small share
+// of the pool.
 void PoolCore::mark_if_due(Order& order, const PoolStream& stream, bool large) {
   constexpr uint64_t kMany = 32;
-  const uint64_t share = std::max<uint64_t>(source_.bytes() / (64 * kMiB), 1);
+  const uint64_t share =
+      std::clamp<uint64_t>(source_.bytes() / (64 * kMiB) / std::max<size_t>(orders_.size() - 1, 1), 1, kMany);
   const uint64_t frees = order.native() && large ? share : kMany;
   if (orders_.size() <= 2 && !order.native()) return;
   if (order.unmarked() >= frees && order.mark(stream.key == order.key())) ++marks_;

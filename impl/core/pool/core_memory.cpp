@@ -34,7 +34,7 @@ const char* bound_of(const Error& lack) {
 
 // ---- taking memory ----
 
-// Releases the smallest places first, as larger ones are more useful. Only its callees allocate.
+// Releases small places first, as larger ones are more useful. Only its callees allocate.
 uint64_t PoolCore::release_free(uint64_t wanted) {
   (void)source_.unmap_left();
   for (auto& [key, order] : orders_)
@@ -124,8 +124,8 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
     consider(next, source_.end());
   };
   plan();
-  // Each piece that moves costs driver calls, which a share of 1/32 saves many of; a large pool has room
-  // enough with less.
+  // Moving a piece costs driver calls, so allow some slack first: 1/32 of the peak, up to 64 MiB, or 1/128 of
+  // a large pool.
   const uint64_t target = most_needed_ + std::max(most_needed_ / 128, std::min(64 * kMiB, most_needed_ / 32));
   // Releasing may take what the plan counted on, so plan anew.
   while (added != UINT64_MAX && !never_fits(size)) {

@@ -86,30 +86,30 @@ void PoolSpace::remove(uint64_t base, uint64_t size) {
   total_ -= size;
 }
 
-std::optional<PoolSpace::FreePlace> PoolSpace::lowest(Order order, uint64_t size, uint64_t alignment) const {
-  constexpr int kLooks = 64;  // at places of a bin that do not fit, unless no other bin has one
+std::optional<PoolSpace::FreePlace> PoolSpace::lowest(Order order, uint64_t size, uint64_t alignment,
+                                                      int looks) const {
   std::optional<FreePlace> found;
-  const auto look = [&](int looks) {
-    for_each_bin(order, size, [&](const Bin& bin) {
-      int left = looks;
-      for (const auto& [base, bytes] : bin) {
-        if ((found && base > found->first) || left-- == 0) return;
-        if (round_up(base, alignment) + size > base + bytes) continue;
-        found = {base, bytes};
-        return;
-      }
-    });
-  };
-  look(kLooks);
-  if (!found) look(INT_MAX);
+  for_each_bin(order, size, [&](const Bin& bin) {
+    int left = looks;
+    for (const auto& [base, bytes] : bin) {
+      if ((found && base > found->first) || left-- == 0) return;
+      if (round_up(base, alignment) + size > base + bytes) continue;
+      found = {base, bytes};
+      return;
+    }
+  });
   return found;
 }
 
 std::optional<uint64_t> PoolSpace::take(uint64_t size, uint64_t alignment, Order order) {
-  auto found = lowest(order, size, alignment);
-  if (order != kAny) {
-    const auto other = lowest(kAny, size, alignment);
-    if (!found || (other && other->first < found->first)) found = other;
+  std::optional<FreePlace> found;
+  for (const int looks : {64, INT_MAX}) {
+    found = lowest(order, size, alignment, looks);
+    if (order != kAny) {
+      const auto other = lowest(kAny, size, alignment, looks);
+      if (!found || (other && other->first < found->first)) found = other;
+    }
+    if (found) break;
   }
   if (!found) return {};
   prepare(1);
@@ -197,7 +197,7 @@ void PoolSpace::pass(Order order, uint64_t epoch) {
       if (places_.at(base).epoch <= epoch) passed.push_back(base);
     }
   });
-  prepare(1);  // each of them leaves as many nodes as it takes
+  prepare(passed.size() / kNodesOfCall + 1);  // each may need a bin, while the one that it leaves stays
   for (const uint64_t base : passed) {
     const auto place = places_.find(base);
     unlist(place);
@@ -274,6 +274,7 @@ std::optional<std::pair<uint64_t, uint64_t>> PoolSpace::next_free(uint64_t size,
 }
 
 bool PoolSpace::consistent() const {
+  if (nodes_.lacked()) return false;
   uint64_t taken = 0;
   uint64_t total = 0;
   size_t free = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Where in the memory of a pool chunks and large blocks lie: at the lowest address that fits, with neighbours
-// joined at once. So the upper end stays free, and what comes next finds more in a row than with the best
-// fit.
+// joined at once. In recorded programs that leaves more in a row than the best fit (docs/measured/pools.md).
 //
 // Free memory has an order: that of the stream in which it was freed, until the work before is complete.
 // Neighbours join if they have the same order. Not thread-safe: guarded by the pool's lock.
@@ -32,7 +31,10 @@ class PoolNodes {
       put(::operator new(kNode));
   }
   void* take() {
-    if (first_ == nullptr) return ::operator new(kNode);
+    if (first_ == nullptr) {
+      lacked_ = true;
+      return ::operator new(kNode);
+    }
     --free_;
     return std::exchange(first_, *static_cast<void**>(first_));
   }
@@ -41,11 +43,14 @@ class PoolNodes {
     first_ = node;
     ++free_;
   }
+  // Whether a change took a node that was not allocated ahead; for tests.
+  bool lacked() const { return lacked_; }
   static constexpr size_t kNode = 128;
 
  private:
   void* first_ = nullptr;
   size_t free_ = 0;
+  bool lacked_ = false;
 };
 
 template <class T>
@@ -85,8 +90,8 @@ class PoolSpace {
   // Takes back memory that is free for all.
   void remove(uint64_t base, uint64_t size);
 
-  // Takes the lowest sufficient place that is free for all or in the order, or nearly so if many are too
-  // small; no value if there is none.
+  // Takes the lowest sufficient place that is free for all or in the order; no value if there is none. Of the
+  // places of about this size it looks at the first 64, and at all only if no other is large enough.
   std::optional<uint64_t> take(uint64_t size, uint64_t alignment, Order order);
   // Like take(), but joins neighbours that lie in the order or are free for all.
   std::optional<uint64_t> take_joined(uint64_t size, uint64_t alignment, Order order);
@@ -120,7 +125,8 @@ class PoolSpace {
       if (!place->second.taken && place->second.order == kAny) function(place->first, place->second.size);
     }
   }
-  // Places that are free for all, about by size: the one behind (size, base), or nothing. Needs no memory.
+  // Places that are free for all, by power of two of the size, and by base: the one behind (size, base), or
+  // nothing. Needs no memory.
   std::optional<std::pair<uint64_t, uint64_t>> next_free(uint64_t size, uint64_t base) const;
   // Whether the records are consistent; for tests.
   bool consistent() const;
@@ -167,7 +173,7 @@ class PoolSpace {
   }
   // Cuts [base, base + size) out of a free place, which is not listed; the rests are.
   Places::iterator cut(Places::iterator place, uint64_t base, uint64_t size);
-  std::optional<FreePlace> lowest(Order order, uint64_t size, uint64_t alignment) const;
+  std::optional<FreePlace> lowest(Order order, uint64_t size, uint64_t alignment, int looks) const;
 
   PoolNodes nodes_;  // first, since the others end in it
   Places places_;

@@ -304,6 +304,28 @@ TEST(PoolSpace, the_lowest_place_that_fits_is_taken) {
   EXPECT_TRUE(space.consistent() && many.consistent());
 }
 
+// Each place that passes may need a bin of its own, which must not fail half way.
+TEST(PoolSpace, all_that_passing_needs_is_allocated_ahead) {
+  constexpr uint64_t kPage = PoolClasses::kPage;
+  PoolSpace space;
+  space.add(uint64_t{1} << 41, kPage << 21, 1);
+  std::array<std::vector<uint64_t>, 2> places;
+  for (uint64_t power = 0; power < 18; ++power) {
+    for (std::vector<uint64_t>& half : places) {
+      half.push_back(*space.take(kPage << power, kPage, 1));
+      ASSERT_TRUE(space.take(kPage, kPage, 1)) << "so that they do not join";
+    }
+  }
+  for (uint64_t epoch = 1; epoch <= 2; ++epoch) {
+    for (const uint64_t base : places[epoch - 1])
+      space.give(base, 1, epoch);
+  }
+  space.pass(1, 1);
+  EXPECT_TRUE(space.consistent());
+  space.pass(1, 2);
+  EXPECT_TRUE(space.consistent());
+}
+
 TEST(PoolSpace, largest_place_is_of_any_order) {
   constexpr uint64_t kPage = PoolClasses::kPage;
   PoolSpace space;
