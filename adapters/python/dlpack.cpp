@@ -298,6 +298,8 @@ void* export_method(void* view, void* const* arguments, ssize_t count, void* key
   }
   if (simple) {
     if (void* const capsule = export_capsule(view, stream, max_version)) return capsule;
+    // What a signal handler raised in Python must not be lost.
+    if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) return nullptr;
     PyErr_Clear();
   }
   void* const tuple = PyTuple_New(count + 1);
@@ -368,7 +370,7 @@ void* view_of(void* address, bool is_new, void** out_owner) {
   const auto* const managed = static_cast<const ManagedTensor*>(address);
   const Tensor& tensor = is_new ? managed->tensor : static_cast<const OldTensor*>(address)->tensor;
   if ((is_new && managed->version.major != kCapsuleVersion.major) || tensor.ndim < 0 ||
-      tensor.ndim > kMaxDimensions)
+      tensor.ndim > kMaxDimensions || (tensor.ndim != 0 && tensor.shape == nullptr))
     return nullptr;
   void* const type = type_of(tensor);
   Numbers strides;
@@ -409,15 +411,16 @@ void* import_capsule(void*, void* capsule) {
   const bool is_new = PyCapsule_IsValid(capsule, kNew.unused) != 0;
   const Names& its = is_new ? kNew : kOld;
   if (is_new || PyCapsule_IsValid(capsule, its.unused) != 0) {
-    void* owner = nullptr;
-    void* const view = view_of(PyCapsule_GetPointer(capsule, its.unused), is_new, &owner);
-    // Asked again, because making a view can run the garbage collector, and so anything.
-    if (view != nullptr && PyCapsule_IsValid(capsule, its.unused) != 0 &&
-        PyCapsule_SetName(capsule, its.used) == 0) {
-      PyCapsule_SetDestructor(owner, drop);
-      return view;
+    void* const address = PyCapsule_GetPointer(capsule, its.unused);
+    // Taken first, because making a view can run the garbage collector, and so other imports.
+    if (PyCapsule_SetName(capsule, its.used) == 0) {
+      void* owner = nullptr;
+      if (void* const view = view_of(address, is_new, &owner)) {
+        PyCapsule_SetDestructor(owner, drop);
+        return view;
+      }
+      PyCapsule_SetName(capsule, its.unused);
     }
-    if (view != nullptr) Py_DecRef(view);
     PyErr_Clear();
   }
   return PyObject_CallFunctionObjArgs(objects.import_any, capsule, nullptr);

@@ -28,6 +28,8 @@ __attribute__((weak)) void Py_IncRef(void* object);
 __attribute__((weak)) void Py_DecRef(void* object);
 __attribute__((weak)) extern char _Py_NoneStruct;
 __attribute__((weak)) extern void* PyExc_BufferError;
+__attribute__((weak)) extern void* PyExc_Exception;
+__attribute__((weak)) int PyErr_ExceptionMatches(void* type);
 __attribute__((weak)) void PyErr_SetString(void* type, const char* message);
 __attribute__((weak)) void* PyErr_NoMemory();
 __attribute__((weak)) void PyErr_Clear();

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import os
@@ -161,7 +162,10 @@ def _start_exchange() -> Any:
         raise LibraryNotFound("the interpreter ends, and nothing is exported any more")
     file = _plug_in.path(*_plug_in.PYTHON)
     library = _plug_in.load(file)
-    start = PYFUNCTYPE(c_void_p, ctypes.c_size_t, POINTER(_Objects))(("gpumem_dlpack_start", library))
+    try:
+        start = PYFUNCTYPE(c_void_p, ctypes.c_size_t, POINTER(_Objects))(("gpumem_dlpack_start", library))
+    except AttributeError:
+        raise LibraryNotFound(f"{file} is no plug-in of gpumem for Python, or an older one") from None
     types = tuple(_types.from_dlpack(code, bits, 1) for code in range(7) for bits in (8, 16, 32, 64, 128))
     table = start(struct.calcsize(_DESCRIBED) + ctypes.sizeof(_Objects),
                   _Objects(_describe, _wrap, _memory.generation, _memory.View, _EXPORT, _import_any, types))
@@ -179,10 +183,8 @@ def _start_exchange() -> Any:
 @functools.lru_cache(maxsize=None)
 def _compiled() -> None:
     """Tries once to let functions of C replace __dlpack__ and _import."""
-    try:
+    with contextlib.suppress(LibraryNotFound, VersionMismatch):
         _start_exchange()
-    except (LibraryNotFound, VersionMismatch, AttributeError):  # the last one of a file that is no such plug-in
-        pass
 
 
 class _Exchange:
@@ -446,6 +448,8 @@ def _view_of(owner: _Imported) -> View:
     tensor = managed.tensor
     typestr, itemsize = _types.from_dlpack(tensor.code, tensor.bits, tensor.lanes)
     count = tensor.ndim
+    if count and not tensor.shape:
+        raise BufferError(f"the tensor has {count} dimensions and no shape")
     shape, strides = tuple(tensor.shape[:count]) if count else (), tensor.strides
     if strides:
         strides = tuple([stride * itemsize for stride in strides[:count]])
