@@ -400,9 +400,9 @@ void register_transaction_callbacks(void) {
 static void send_piece(Change* change, uint64 number) {
   gpumem_error error = GPUMEM_ERROR_INIT;
   const size_t size = piece_size(change->tag.type);
-  check(gpumem_buffer_resize(change->buffer, (number + 1) * size, &error), &error,
-        "allocate memory for the column");
   gpumem_status status;
+  WITHOUT_SIGNALS(status, gpumem_buffer_resize(change->buffer, (number + 1) * size, &error));
+  check(status, &error, "allocate memory for the column");
   WITHOUT_SIGNALS(status, gpumem_copy_async(session.streams[number % 2], change->base + number * size,
                                             session.slots[number % 2], size, NULL, &error));
   check(status, &error, "copy to the device");
@@ -463,8 +463,9 @@ static void load_column(Change* change, Relation table) {
   desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
   desc.flags = GPUMEM_BUFFER_GEOMETRIC;
   desc.name = change->name;
-  check(gpumem_buffer_create(session.device, &desc, &change->buffer, &error), &error,
-        "allocate memory for the column");
+  gpumem_status status;
+  WITHOUT_SIGNALS(status, gpumem_buffer_create(session.device, &desc, &change->buffer, &error));
+  check(status, &error, "allocate memory for the column");
   gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
   check(gpumem_buffer_get_info(change->buffer, &info, &error), &error, "look at the memory");
   change->base = info.base;

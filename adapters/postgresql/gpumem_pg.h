@@ -57,10 +57,11 @@ extern char* gpumem_pg_keeper;
   do {                                             \
     sigset_t all_, before_;                        \
     sigfillset(&all_);                             \
-    sigprocmask(SIG_SETMASK, &all_, &before_);     \
+    pthread_sigmask(SIG_SETMASK, &all_, &before_); \
     (status) = (call); /* never raises an error */ \
-    sigprocmask(SIG_SETMASK, &before_, NULL);      \
+    pthread_sigmask(SIG_SETMASK, &before_, NULL);  \
   } while (0)
+
 /* Path of the hub: of the keeper, or of the worker in the data directory. */
 extern void hub_path(char* path, size_t size);
 /* Raises a failure as an error of SQL: "cannot WHAT: message". */

@@ -117,7 +117,9 @@ void open_staging(gpumem_device device) {
   for (int slot = 0; slot < 2; ++slot) {
     /* A stream copies memory of its own device only. */
     if (session.streams_of != device) {
-      gpumem_stream_destroy(session.streams[slot], NULL);
+      gpumem_status ignored;
+      WITHOUT_SIGNALS(ignored, gpumem_stream_destroy(session.streams[slot], NULL));
+      (void)ignored;
       session.streams[slot] = NULL;
     }
   }
@@ -133,8 +135,9 @@ void open_staging(gpumem_device device) {
     desc.kind = GPUMEM_KIND_PINNED;
     desc.size = 2 * PIECE_MAX;
     desc.name = "staging";
-    check(gpumem_memory_create(session.device, &desc, &session.pinned, &error), &error,
-          "allocate pinned memory");
+    gpumem_status status;
+    WITHOUT_SIGNALS(status, gpumem_memory_create(session.device, &desc, &session.pinned, &error));
+    check(status, &error, "allocate pinned memory");
   }
   gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
   check(gpumem_memory_get_info(session.pinned, &info, &error), &error, "look at pinned memory");
