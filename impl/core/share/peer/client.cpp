@@ -147,7 +147,7 @@ bool ShareClient::owes_answer_to(MessageType type) const {
 }
 
 // Polls on this thread, because most answers come before the sharing thread could wake up and wake this one.
-// It looks at least once.
+// It looks at least once, however late this thread runs.
 template <class IsOver>
 void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until,
                                    const IsOver& is_over) {
@@ -155,6 +155,9 @@ void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform:
     const std::optional<Error> damage = take_all();
     lock.unlock();
     if (damage) report(*damage);
+    lock.lock();
+    if (is_over() || gone()) return;
+    lock.unlock();
     std::this_thread::yield();
     lock.lock();
   } while (!is_over() && !gone() && Clock::now() < until);
