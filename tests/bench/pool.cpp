@@ -407,7 +407,43 @@ std::vector<Event> small_training(bool smoke) {
   return events;
 }
 
-void replay(const Scene& scene, const std::string& title, const std::function<std::vector<Event>()>& read) {
+// Streams whose work waits for a word in pinned memory, as a GPU is behind the program that feeds it.
+class Behind {
+ public:
+  Behind(const Scene& scene, uint64_t calls) : instance_(scene.instance), calls_(calls) {
+    void* word = nullptr;
+    if (calls != 0) must(gpumem_malloc, scene.device, GPUMEM_KIND_PINNED, uint64_t{4}, &word);
+    word_ = static_cast<volatile uint32_t*>(word);
+    if (word_ != nullptr) *word_ = 0;
+  }
+  Behind(const Behind&) = delete;
+  Behind& operator=(const Behind&) = delete;
+  ~Behind() {
+    if (word_ != nullptr) gpumem_free(instance_, const_cast<uint32_t*>(word_), nullptr);
+  }
+  // What the streams do next waits for call `number`, and what they did some calls before may go on.
+  void call(const std::vector<gpumem_stream>& streams, uint64_t number) {
+    if (word_ == nullptr) return;
+    for (gpumem_stream stream : streams) {
+      must_succeed(gpumem_stream_wait_value(stream, const_cast<uint32_t*>(word_), number, 4, GPUMEM_WAIT_GEQ,
+                                            nullptr));
+    }
+    if (number > calls_) *word_ = static_cast<uint32_t>(number - calls_);
+  }
+  void end(const std::vector<gpumem_stream>& streams) {
+    if (word_ != nullptr) *word_ = INT32_MAX;
+    for (gpumem_stream stream : streams)
+      must(gpumem_stream_synchronize, stream, GPUMEM_TIMEOUT_INFINITE);
+  }
+
+ private:
+  gpumem_instance instance_;
+  const uint64_t calls_;
+  volatile uint32_t* word_ = nullptr;
+};
+
+void replay(const Scene& scene, const std::string& title, uint64_t calls_behind,
+            const std::function<std::vector<Event>()>& read) {
   constexpr size_t kPoints = 500;
   const std::string name = "pool/device/replay_" + title;
   if (!scene.runner.wanted(name)) return;
@@ -418,6 +454,7 @@ void replay(const Scene& scene, const std::string& title, const std::function<st
     size_t stream;
   };
   const Pool pool(scene, GPUMEM_KIND_DEVICE);
+  Behind behind(scene, calls_behind);
   const auto info_of = [&] {
     gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
     must_succeed(gpumem_pool_get_info(pool, &info, nullptr));
@@ -437,6 +474,7 @@ void replay(const Scene& scene, const std::string& title, const std::function<st
       streams.push_back(nullptr);
       must(gpumem_stream_create, scene.device, nullptr, &streams.back());
     }
+    behind.call(streams, i);
     const auto begin = Clock::now();
     if (takes) {
       blocks[id] = {pool.take(size, streams[stream]), size, stream};
@@ -454,6 +492,7 @@ void replay(const Scene& scene, const std::string& title, const std::function<st
     trace.points.push_back({i + 1, most, info_of().reserved_bytes});
     most = live;
   }
+  behind.end(streams);
   for (const auto& [id, block] : blocks)
     pool.give(block.pointer, streams[block.stream]);
   const gpumem_pool_info info = info_of();
@@ -616,7 +655,11 @@ void pools(const Scene& scene) {
 }
 
 void traces(const Scene& scene, const std::string& folder) {
-  replay(scene, "small_training", [&] { return small_training(scene.runner.smoke()); });
+  const auto replay_twice = [&](const std::string& title, const std::function<std::vector<Event>()>& read) {
+    replay(scene, title, 0, read);
+    replay(scene, title + "_behind", 300, read);
+  };
+  replay_twice("small_training", [&] { return small_training(scene.runner.smoke()); });
   if (folder.empty()) return;
   std::vector<std::filesystem::path> files;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
@@ -625,7 +668,7 @@ void traces(const Scene& scene, const std::string& folder) {
   if (files.empty()) fail("the folder " + folder + " has no file that ends in .csv");
   std::sort(files.begin(), files.end());
   for (const auto& file : files)
-    replay(scene, file.stem().string(), [&] { return read_trace(file); });
+    replay_twice(file.stem().string(), [&] { return read_trace(file); });
 }
 
 }  // namespace bench
