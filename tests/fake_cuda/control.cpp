@@ -198,7 +198,8 @@ void report_leaks_at_exit() {
 
 const char* const kObjectNames[FAKE_CUDA_OBJECT_COUNT] = {
     "context", "device memory", "managed memory", "pinned memory", "registration", "stream", "event",
-    "graph",   "reservation",   "block",          "mapping",       "import",       "module"};
+    "graph",   "reservation",   "block",          "mapping",       "import",       "module",
+    "memory pool"};
 
 }  // namespace
 
@@ -291,6 +292,7 @@ uint64_t live(int object) {
   count(FAKE_CUDA_EVENT, d.events.size());
   count(FAKE_CUDA_GRAPH, d.graphs.size() + d.executables.size());
   count(FAKE_CUDA_MODULE, d.modules.size());
+  count(FAKE_CUDA_MEMORY_POOL, d.pools.size());
   count(FAKE_CUDA_RESERVATION, d.reservations.size());
   std::set<const Block*> blocks;
   for (const auto& [handle, block] : d.blocks)
@@ -329,6 +331,7 @@ FAKE_CUDA_API void fake_cuda_reset(void) {
   d.streams.clear();
   d.events.clear();
   d.modules.clear();
+  d.pools.clear();
   d.graphs.clear();
   d.executables.clear();
   d.user_objects.clear();

@@ -46,6 +46,8 @@ void require_access(const Memory& memory, const Device& device, Role role) {
     allowed = (rights & needed) == needed;
   } else if (memory.kind == Kind::kRegistered) {
     allowed = role == Role::kRead || !memory.read_only;
+  } else if (in_pool(memory) && memory.kind == Kind::kPinned) {
+    allowed = lets(memory, device);  // the driver lets copies pass
   }
   if (!allowed) violation("no-access", "an operation uses memory that its device may not use so");
   require(allowed);
@@ -245,6 +247,8 @@ void require_reachable(const Operand& operand, uintptr_t address, const Stream& 
   for (const auto& memory : operand.memory) {
     if (is_device_memory(*memory)) {
       reachable = reachable && memory->device == stream.context->device;
+    } else if (in_pool(*memory)) {
+      reachable = reachable && lets(*memory, *stream.context->device);
     } else if (memory->kind != Kind::kMapping) {
       reachable = reachable && locate(address).start == memory->device_address;
     }

@@ -159,12 +159,22 @@ struct Page {
   std::set<int> accessed_by;  // ordinals, and CU_DEVICE_CPU
 };
 
+// Of cuMemPoolCreate.
+struct Pool {
+  CUmemoryPool handle;
+  Device* device;  // null for one of the host, and one of managed memory that prefers no device
+  Kind kind;
+  bool internal_dependencies = true;
+  std::set<int> access;  // ordinals of devices, besides its own
+};
+
 struct Memory {
   Kind kind;
   uintptr_t address = 0;  // what the caller of the driver got or gave
   uintptr_t device_address = 0;
   size_t size = 0;
   size_t front = 0;                  // in a pool: bytes of its slab before it
+  std::shared_ptr<Pool> pool;        // null: the current one of its device
   std::shared_ptr<Stream> freed_in;  // in a pool: the stream in which it goes back, and when
   uint64_t freed_at = 0;
   char* bytes = nullptr;  // where the fake reads and writes
@@ -184,7 +194,7 @@ struct Memory {
   std::map<uintptr_t, unsigned> opened;  // kImported: address that was answered -> how often
 };
 
-// Of cuMemAllocAsync; each device has one pool.
+// Of cuMemAllocAsync or cuMemAllocFromPoolAsync.
 inline bool in_pool(const Memory& memory) { return memory.front != 0; }
 
 inline bool is_device_memory(const Memory& memory) {
@@ -251,6 +261,13 @@ struct Device {
   unsigned primary_retains = 0;
   std::vector<std::shared_ptr<Slab>> slabs;
 };
+
+// Whether a device has access to memory of a pool. All reach managed memory.
+inline bool lets(const Memory& memory, const Device& device) {
+  if (memory.kind == Kind::kManaged) return true;
+  if (memory.kind == Kind::kDevice && memory.device == &device) return true;
+  return memory.pool && memory.pool->access.contains(device.ordinal);
+}
 
 struct Context {
   Device* device;
@@ -432,6 +449,7 @@ struct Driver {
   Table<Stream> streams;
   Table<Event> events;
   Table<Module> modules;
+  Table<Pool> pools;
   Table<Graph> graphs;
   Table<Graph> executables;
   Table<UserObject> user_objects;
@@ -472,6 +490,7 @@ std::shared_ptr<Context> current_context();
 int attribute(const Device& device, int number);
 inline bool knows_fabric() { return driver().version >= 12030; }
 bool can_access_peer(const Device& device, const Device& peer);
+bool node_exists(int node);
 void require_healthy(const Device& device);
 uint64_t live(int object);
 

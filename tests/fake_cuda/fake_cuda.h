@@ -27,7 +27,8 @@ enum fake_cuda_object {
   FAKE_CUDA_MAPPING = 10,
   FAKE_CUDA_IMPORT = 11,  // blocks of other processes that are open by cuIpcOpenMemHandle
   FAKE_CUDA_MODULE = 12,
-  FAKE_CUDA_OBJECT_COUNT = 13
+  FAKE_CUDA_MEMORY_POOL = 13,  // cuMemPoolCreate
+  FAKE_CUDA_OBJECT_COUNT = 14
 };
 
 // Forgets everything (objects, counts, violations, rules, settings) and reads the environment again, as if

@@ -997,6 +997,153 @@ TEST_F(FakeCuda, MemoryOfAPool) {
   destroy(stream);
 }
 
+class OwnPools : public FakeCuda {
+ protected:
+  CUmemoryPool make_pool(CUmemAllocationType type, CUmemLocationType location, int id,
+                         CUresult expected = CUDA_SUCCESS, int handles = 0) {
+    CUmemPoolProps wanted{};
+    wanted.allocType = type;
+    wanted.handleTypes = static_cast<CUmemAllocationHandleType>(handles);
+    wanted.location.type = location;
+    wanted.location.id = id;
+    CUmemoryPool pool = nullptr;
+    EXPECT_EQ(CALL(cuMemPoolCreate, 11020, &pool, &wanted), expected) << type << ' ' << location << ' ' << id;
+    return pool;
+  }
+  CUresult give(CUmemoryPool pool, CUmemLocationType location, int id, unsigned flags) {
+    CUmemAccessDesc access{};
+    access.location.type = location;
+    access.location.id = id;
+    access.flags = static_cast<CUmemAccess_flags>(flags);
+    return CALL(cuMemPoolSetAccess, 11020, pool, &access, 1);
+  }
+  int access_of(CUmemoryPool pool, CUmemLocationType type, int id) {
+    CUmemLocation location{};
+    location.type = type;
+    location.id = id;
+    CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    EXPECT_EQ(CALL(cuMemPoolGetAccess, 11020, &flags, pool, &location), CUDA_SUCCESS);
+    return flags;
+  }
+  CUdeviceptr take_from(CUmemoryPool pool, CUstream stream, size_t size = 65536) {
+    CUdeviceptr memory = 0;
+    EXPECT_EQ(CALL(cuMemAllocFromPoolAsync, 11020, &memory, size, pool, stream), CUDA_SUCCESS);
+    wait(stream);
+    return memory;
+  }
+};
+
+constexpr auto kPinnedPool = CU_MEM_ALLOCATION_TYPE_PINNED;
+constexpr auto kManagedPool = CU_MEM_ALLOCATION_TYPE_MANAGED;
+constexpr auto kOnDevice = CU_MEM_LOCATION_TYPE_DEVICE;
+constexpr auto kOnHost = CU_MEM_LOCATION_TYPE_HOST;
+constexpr auto kOnNode = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+
+// As an H200 answered (docs/measured/pools.md).
+TEST_F(OwnPools, WhatPoolsThereAre) {
+  open();
+  constexpr auto kBad = CUDA_ERROR_INVALID_VALUE;
+  for (const int id : {-1, 5})
+    make_pool(kPinnedPool, kOnDevice, id, kBad);
+  make_pool(kPinnedPool, kOnNode, -1, kBad);
+  make_pool(kPinnedPool, CU_MEM_LOCATION_TYPE_NONE, 0, kBad);
+  make_pool(kPinnedPool, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0, kBad);
+  make_pool(static_cast<CUmemAllocationType>(3), kOnDevice, 0, kBad);
+  make_pool(kPinnedPool, kOnHost, 0, kBad, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const CUmemoryPool pools[] = {make_pool(kPinnedPool, kOnDevice, 0), make_pool(kPinnedPool, kOnHost, 7),
+                                make_pool(kPinnedPool, kOnNode, 0), make_pool(kManagedPool, kOnDevice, 0),
+                                make_pool(kManagedPool, CU_MEM_LOCATION_TYPE_NONE, 0)};
+  EXPECT_EQ(live(FAKE_CUDA_MEMORY_POOL), 5u);
+  for (CUmemoryPool pool : pools)
+    EXPECT_EQ(CALL(cuMemPoolDestroy, 11020, pool), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemPoolDestroy, 11020, pools[0]), kBad);
+  EXPECT_EQ(live(FAKE_CUDA_MEMORY_POOL), 0u);
+  configure("FAKE_CUDA_VERSION", "12.8");
+  make_pool(kPinnedPool, kOnHost, 0, kBad);
+  make_pool(kManagedPool, kOnDevice, 0, kBad);
+  CALL(cuMemPoolDestroy, 11020, make_pool(kPinnedPool, kOnDevice, 0));
+}
+
+TEST_F(OwnPools, AccessAndUse) {
+  open();
+  CUstream stream = make_stream();
+  CUmemoryPool host = make_pool(kPinnedPool, kOnHost, 0);
+  EXPECT_EQ(access_of(host, kOnDevice, 0), 0);
+  EXPECT_EQ(access_of(host, kOnHost, 0), 3);
+  const CUdeviceptr pinned = take_from(host, stream);
+  *reinterpret_cast<volatile char*>(pinned) = 1;
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, pinned),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, pinned, 7, 16, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("no-access"), 1u);
+  EXPECT_EQ(give(host, kOnDevice, 0, 1), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(give(host, kOnHost, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(give(host, kOnDevice, 5, 3), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(give(host, kOnDevice, 0, 3), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, pinned, 7, 16, stream), CUDA_SUCCESS);
+  wait(stream);
+  EXPECT_EQ(*reinterpret_cast<volatile char*>(pinned), 7);
+  // What pool memory does not have.
+  EXPECT_EQ(CALL(cuStreamWriteValue32, 11070, stream, pinned, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemHostGetDevicePointer, 3020, &pointer, reinterpret_cast<void*>(pinned), 0),
+            CUDA_ERROR_INVALID_VALUE);
+  CUmemoryPool managed = make_pool(kManagedPool, CU_MEM_LOCATION_TYPE_NONE, 0);
+  const CUdeviceptr shared = take_from(managed, stream);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, shared, 7, 16, stream), CUDA_SUCCESS);
+  wait(stream);
+  CUmemLocation location{};
+  location.type = kOnHost;
+  EXPECT_EQ(CALL(cuMemAdvise, 12020, shared, 65536, CU_MEM_ADVISE_SET_READ_MOSTLY, location),
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(CALL(cuStreamAttachMemAsync, 6000, stream, shared, 0, CU_MEM_ATTACH_GLOBAL),
+            CUDA_ERROR_INVALID_VALUE);
+  CUmemoryPool of_device = make_pool(kPinnedPool, kOnDevice, 0);
+  EXPECT_EQ(give(of_device, kOnDevice, 0, 0), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(give(of_device, kOnHost, 0, 3), CUDA_ERROR_NOT_SUPPORTED);
+  // A pool that ends takes no memory with it.
+  EXPECT_EQ(CALL(cuMemPoolDestroy, 11020, managed), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, shared, 8, 16, stream), CUDA_SUCCESS);
+  wait(stream);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, shared, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, pinned, stream), CUDA_SUCCESS);
+  wait(stream);
+  EXPECT_EQ(occurrences("pool-with-access"), 0u);
+  EXPECT_EQ(CALL(cuMemPoolDestroy, 11020, host), CUDA_SUCCESS);
+  EXPECT_EQ(occurrences("pool-with-access"), 1u);
+  EXPECT_EQ(CALL(cuMemPoolDestroy, 11020, of_device), CUDA_SUCCESS);
+  violations_expected_ = true;
+  destroy(stream);
+}
+
+TEST_F(OwnPools, FreesHoldUpNobodyWithoutInternalDependencies) {
+  open();
+  CUstream stream = make_stream();
+  CUstream other = make_stream();
+  CUmemoryPool pool = make_pool(kPinnedPool, kOnDevice, 0);
+  for (const int allowed : {1, 0}) {
+    int value = allowed;
+    EXPECT_EQ(CALL(cuMemPoolSetAttribute, 11020, pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                   &value),
+              CUDA_SUCCESS);
+    const CUdeviceptr memory = take_from(pool, stream);
+    std::atomic<bool> released = false;
+    hold(stream, released);
+    EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_SUCCESS);
+    CUdeviceptr second = 0;
+    EXPECT_EQ(CALL(cuMemAllocFromPoolAsync, 11020, &second, 65536, pool, other), CUDA_SUCCESS);
+    EXPECT_EQ(CALL(cuStreamQuery, 2000, other), allowed != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+    released = true;
+    wait(other);
+    EXPECT_EQ(CALL(cuMemFreeAsync, 11020, second, other), CUDA_SUCCESS);
+    wait(stream);
+    wait(other);
+  }
+  EXPECT_EQ(CALL(cuMemPoolDestroy, 11020, pool), CUDA_SUCCESS);
+  destroy(stream);
+  destroy(other);
+}
+
 TEST_F(FakeCuda, TheDefaultStreamOfAThread) {
   open();
   std::atomic<bool> released = false;

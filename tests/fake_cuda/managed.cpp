@@ -54,11 +54,15 @@ std::shared_ptr<Memory> find_range(uintptr_t address, size_t size, const Device*
   return nullptr;
 }
 
+}  // namespace
+
 bool node_exists(int node) {
   char path[64];
   std::snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
   return node == 0 || (node > 0 && access(path, F_OK) == 0);
 }
+
+namespace {
 
 bool is_node(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
@@ -134,6 +138,7 @@ void take_advice(Page& page, CUmem_advise advice, const CUmemLocation& location)
 CUresult advise(uintptr_t address, size_t size, CUmem_advise advice, const CUmemLocation& location) {
   require(advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY);
   auto memory = find_range(address, size, current_context()->device);
+  require(!memory || !in_pool(*memory), CUDA_ERROR_NOT_SUPPORTED);  // docs/measured/pools.md
   require_location(advice, location);
   // The H200 takes a node in any advice, and then does nothing.
   if (!memory || (is_node(location) && !driver().config.numa_advice)) return CUDA_SUCCESS;
@@ -340,6 +345,7 @@ CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t len
   const bool is_default = stream->handle == nullptr || stream->per_thread;
   require(flags != CU_MEM_ATTACH_SINGLE || !is_default);
   auto memory = find_range(address, length == 0 ? 1 : length, stream->context->device);
+  require(!memory || !in_pool(*memory));
   require(memory ? address == memory->address && (length == 0 || length == memory->size) : length != 0);
   std::vector<std::shared_ptr<Memory>> uses;
   if (memory) uses.push_back(memory);

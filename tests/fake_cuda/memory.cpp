@@ -204,7 +204,7 @@ unsigned long long access_of_device(const Memory& memory) {
   if (memory.read_only) return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
   bool remote = is_device_memory(memory) && memory.device != device;
   bool opened_here = memory.kind == Kind::kImported && current == memory.context;
-  bool linked = !in_pool(memory) && current->peers.contains(memory.context->handle);
+  bool linked = in_pool(memory) ? lets(memory, *device) : current->peers.contains(memory.context->handle);
   bool allowed = !remote || opened_here || linked;
   return allowed ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
 }
@@ -293,6 +293,7 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
     }
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
       bool can = !mapping || access_of_device(memory) != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+      if (in_pool(memory) && memory.kind == Kind::kPinned) can = lets(memory, *memory.device);
       return {can, can ? memory.device_address + found.offset : 0};
     }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -307,6 +308,7 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return {true, memory.kind == Kind::kDevice && !in_pool(memory)};
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      if (in_pool(memory) && memory.kind == Kind::kPinned) return {true, 0};
       return {true, found.start == memory.address ? base : found.start};
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return {true, range};
@@ -322,6 +324,7 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return {true, access_of_device(memory)};
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      if (memory.pool) return {true, reinterpret_cast<uint64_t>(memory.pool->handle)};
       return {true, in_pool(memory) ? reinterpret_cast<uint64_t>(memory.device) : 0};
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return {true, system_piece_around(found).size};
@@ -536,28 +539,27 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_memory(address, "cuMemF
 constexpr size_t kFirstInPool = 64 * 1024;
 constexpr size_t kNextInPool = 4096;
 
-CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
-  require(address != nullptr);
-  *address = 0;
-  require(size != 0);
-  require(size < kLargest, CUDA_ERROR_OUT_OF_MEMORY);
-  const auto stream = find_stream(handle);
+namespace {
+
+// From the current pool of the stream's device, or another one.
+CUresult allocate_from(const std::shared_ptr<Pool>& pool, CUdeviceptr* address, size_t size,
+                       const std::shared_ptr<Stream>& stream) {
   const Device& device = *stream->context->device;
-  require(attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0, CUDA_ERROR_NOT_SUPPORTED);
   require(!stream->capture, CUDA_ERROR_NOT_SUPPORTED);  // a node that allocates
   size_t alignment = kFirstInPool;
   std::vector<Point> frees;
   for (const auto& [base, other] : driver().memory) {
-    if (!in_pool(*other) || other->device != &device) continue;
+    if (!in_pool(*other) || other->pool != pool || (!pool && other->device != &device)) continue;
     if (other->freed_in) {
       frees.push_back({other->freed_in, other->freed_at});
     } else {
       alignment = kNextInPool;
     }
   }
-  auto memory = allocate(Kind::kDevice, 2 * alignment + size, 0);
+  auto memory = allocate(pool ? pool->kind : Kind::kDevice, 2 * alignment + size, 0);
+  memory->pool = pool;
   // Behind the frees that are pending, as the driver does where it gives their memory again.
-  if (!frees.empty())
+  if (!frees.empty() && (!pool || pool->internal_dependencies))
     enqueue(
         stream, [] {}, {}, std::move(frees));
   memory->front = round_up(memory->address + 1, alignment) - memory->address;
@@ -566,6 +568,140 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
   memory->bytes += memory->front;
   add_memory(memory);
   *address = memory->address;
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Pool> find_pool(CUmemoryPool handle) {
+  auto pool = driver().pools.find(handle);
+  require(pool != nullptr);
+  return pool;
+}
+
+bool is_of_host(CUmemLocationType type) {
+  return type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+}  // namespace
+
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
+  require(address != nullptr);
+  *address = 0;
+  require(size != 0);
+  require(size < kLargest, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto stream = find_stream(handle);
+  require(attribute(*stream->context->device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0,
+          CUDA_ERROR_NOT_SUPPORTED);
+  return allocate_from(nullptr, address, size, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t size, CUmemoryPool pool, CUstream handle) {
+  require(address != nullptr);
+  *address = 0;
+  const auto found = find_pool(pool);
+  require(size != 0);
+  require(size < kLargest, CUDA_ERROR_OUT_OF_MEMORY);
+  return allocate_from(found, address, size, find_stream(handle));
+}
+
+// The codes are those of an H200 (docs/measured/pools.md).
+CUresult cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* wanted) {
+  require(handle != nullptr && wanted != nullptr);
+  const CUmemLocation& location = wanted->location;
+  const bool managed = wanted->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && driver().version >= 13000;
+  require(managed || wanted->allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
+  require(managed || location.type == CU_MEM_LOCATION_TYPE_DEVICE || driver().version >= 13000);
+  auto pool = std::make_shared<Pool>();
+  CUdevice_attribute needed = CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+  switch (location.type) {
+    case CU_MEM_LOCATION_TYPE_NONE:
+      require(managed);
+      break;
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      require(location.id >= 0 && static_cast<size_t>(location.id) < driver().devices.size());
+      pool->device = driver().devices[static_cast<size_t>(location.id)].get();
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST:
+      if (!managed) needed = CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED;
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      require(node_exists(location.id));
+      if (!managed) needed = CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED;
+      break;
+    default:
+      throw Failure{CUDA_ERROR_INVALID_VALUE};
+  }
+  const Device& device = pool->device != nullptr ? *pool->device : *driver().devices.front();
+  require(attribute(device, needed) != 0, CUDA_ERROR_NOT_SUPPORTED);
+  // Sharing is not there: where the driver shares, the fake refuses.
+  require(wanted->handleTypes == CU_MEM_HANDLE_TYPE_NONE);
+  pool->kind = managed ? Kind::kManaged : is_of_host(location.type) ? Kind::kPinned : Kind::kDevice;
+  pool->handle = next_handle<CUmemoryPool>();
+  driver().pools.add(pool->handle, pool);
+  *handle = pool->handle;
+  return CUDA_SUCCESS;
+}
+
+// Memory of it lives on.
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  const auto pool = find_pool(handle);
+  if (!pool->access.empty()) violation("pool-with-access", "a pool ends that other devices can still access");
+  driver().pools.remove(handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  const auto pool = find_pool(handle);
+  require(value != nullptr && attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+          attribute <= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+  if (attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+    pool->internal_dependencies = *static_cast<const int*>(value) != 0;
+  return CUDA_SUCCESS;
+}
+
+// The codes are those of an H200, but for other devices, of which it had none.
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* wanted, size_t count) {
+  const auto pool = find_pool(handle);
+  require(wanted != nullptr || count == 0);
+  for (size_t index = 0; index < count; ++index) {
+    const auto& [location, flags] = wanted[index];
+    const bool none = flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    require(none || flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CUDA_ERROR_NOT_SUPPORTED);
+    if (is_of_host(location.type)) {
+      require(pool->kind == Kind::kManaged || (pool->kind == Kind::kPinned && !none),
+              CUDA_ERROR_NOT_SUPPORTED);
+      continue;
+    }
+    require(location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id >= 0 &&
+                static_cast<size_t>(location.id) < driver().devices.size(),
+            CUDA_ERROR_INVALID_DEVICE);
+    const Device& device = find_device(location.id);
+    if (pool->kind == Kind::kDevice) {
+      if (pool->device == &device) {
+        require(!none, CUDA_ERROR_INVALID_DEVICE);
+        continue;
+      }
+      require(can_access_peer(device, *pool->device), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    }
+    if (none) {
+      pool->access.erase(device.ordinal);
+    } else {
+      pool->access.insert(device.ordinal);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// Of managed memory it knows only what was set.
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
+  const auto pool = find_pool(handle);
+  require(flags != nullptr && location != nullptr);
+  bool has = pool->kind == Kind::kPinned;
+  if (!is_of_host(location->type)) {
+    require(location->type == CU_MEM_LOCATION_TYPE_DEVICE);
+    const Device& device = find_device(location->id);
+    has = (pool->kind == Kind::kDevice && pool->device == &device) || pool->access.contains(device.ordinal);
+  }
+  *flags = has ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -596,6 +732,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
   Located found = locate(address);
   require(found.memory != nullptr, CUDA_ERROR_NOT_FOUND);
+  if (in_pool(*found.memory) && found.memory->kind == Kind::kPinned)
+    require(lets(*found.memory, *current_context()->device), CUDA_ERROR_NOT_FOUND);
   if (base != nullptr) *base = found.start;
   if (size != nullptr) *size = found.memory->size;
   return CUDA_SUCCESS;
@@ -642,7 +780,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer, unsig
   require(pointer != nullptr && flags == 0);
   const Asking asking(reinterpret_cast<uintptr_t>(pointer));
   Located found = locate(reinterpret_cast<uintptr_t>(pointer));
-  require(found.memory != nullptr && is_host(found.memory->kind));
+  require(found.memory != nullptr && is_host(found.memory->kind) && !in_pool(*found.memory));
   const Device& device = *current_context()->device;
   require(attribute(device, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY) != 0, CUDA_ERROR_NOT_SUPPORTED);
   *address = found.memory->device_address + found.offset;
@@ -654,6 +792,7 @@ CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   Located found = locate(reinterpret_cast<uintptr_t>(pointer));
   bool managed = found.memory != nullptr && found.memory->kind == Kind::kManaged;
   require(managed || (found.memory != nullptr && is_host(found.memory->kind)));
+  require(!in_pool(*found.memory));
   // Implied by unified addressing.
   *flags = CU_MEMHOSTALLOC_DEVICEMAP | (managed ? 0 : found.memory->flags);
   return CUDA_SUCCESS;

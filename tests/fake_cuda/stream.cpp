@@ -241,7 +241,7 @@ CUresult create_stream(CUstream* handle, unsigned flags, int priority) {
 Located find_word(CUdeviceptr address, size_t size) {
   require(address % size == 0);
   Located word = locate(address);
-  require(word.memory != nullptr && word.memory->kind != Kind::kManaged);
+  require(word.memory != nullptr && word.memory->kind != Kind::kManaged && !in_pool(*word.memory));
   require(word.offset + size <= word.memory->size);
   return word;
 }
