@@ -51,21 +51,13 @@ struct Entry<CUresult (*)(Arguments...)> {
       return {kMissing, name};
     if (process_ends.load(std::memory_order_relaxed)) [[unlikely]]
       return {CUDA_ERROR_DEINITIALIZED, name};
-    const CUresult code = function(arguments...);
-    if (code == CUDA_ERROR_NOT_READY && !is_query) [[unlikely]]
-      return retry(arguments...);
+    CUresult code = function(arguments...);
+    for (int tries = 1; code == CUDA_ERROR_NOT_READY && !is_query && wait_to_retry(tries); ++tries)
+      [[unlikely]] code = function(arguments...);
     return {code, name};
   }
 
   bool is_query = answers_not_ready(name);
-
- private:
-  [[gnu::cold, gnu::noinline]] Outcome retry(Arguments... arguments) const {
-    CUresult code = CUDA_ERROR_NOT_READY;
-    for (int tries = 1; code == CUDA_ERROR_NOT_READY && wait_to_retry(tries); ++tries)
-      code = function(arguments...);
-    return {code, name};
-  }
 };
 
 // The entry points that the backend uses, by name without "cu", version of the signature, and suffix of the
