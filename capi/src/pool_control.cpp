@@ -38,8 +38,13 @@ core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject
                    GPUMEM_POOL_TRUST_NATIVE_STREAMS | GPUMEM_POOL_FROM_DRIVER,
                "GPUMEM_POOL_");
   request.memory.from_driver = (desc.flags & GPUMEM_POOL_FROM_DRIVER) != 0;
-  if (request.memory.from_driver && (wanted != core::kinds::device.kind || desc.memory_flags != 0))
-    decode.refuse("GPUMEM_POOL_FROM_DRIVER belongs to a pool of device memory without memory flags");
+  const bool from_driver_too = wanted == core::kinds::device.kind || wanted == core::kinds::pinned.kind;
+  if (request.memory.from_driver &&
+      (!from_driver_too || (desc.memory_flags & ~GPUMEM_MEMORY_NUMA_NODE) != 0)) {
+    decode.refuse(
+        "GPUMEM_POOL_FROM_DRIVER belongs to a pool of device or pinned memory without memory flags but "
+        "GPUMEM_MEMORY_NUMA_NODE");
+  }
   request.memory.flags = desc.memory_flags;
   request.memory.numa_node = desc.numa_node;
   if ((desc.memory_flags & GPUMEM_MEMORY_NUMA_NODE) == 0 && desc.numa_node != 0)

@@ -52,6 +52,8 @@ class Device {
   virtual Result<MemoryAvailable> memory_available() = 0;
   // Gives back what is kept for graphs with nodes that allocate; answers the bytes.
   virtual Result<uint64_t> trim_graphs() { return uint64_t{0}; }
+  // UNSUPPORTED if the driver has no pools of the memory that such requests ask for, of any size.
+  virtual Result<void> open_driver_pool(const MemoryRequest& /*request*/) { return {}; }
 
   virtual Result<std::unique_ptr<Memory>> create_memory(const MemoryRequest& request) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(const RegistrationRequest& request) = 0;

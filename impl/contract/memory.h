@@ -22,8 +22,9 @@ struct MemoryRequest {
   gpumem_memory_flags require = 0;
   gpumem_memory_flags prefer = 0;
   int32_t numa_node = -1;  // for GPUMEM_MEMORY_NUMA_NODE
-  // Of kDevice: from the device's pool of the driver (GPUMEM_CAPABILITY_POOL_DRIVER).
+  // From a pool of the driver (GPUMEM_CAPABILITY_POOL_DRIVER).
   bool from_driver = false;
+  uint64_t users = 0;  // of kDevice from there: bits of the ordinals of other devices that can access it
 };
 
 struct RegistrationRequest {

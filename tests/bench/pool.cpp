@@ -283,36 +283,67 @@ void handing_over(const Scene& scene) {
 
 // ---- taking memory and giving it back ----
 
+void growing(const Scene& scene, gpumem_kind kind, gpumem_pool_flags flags) {
+  const bool on_device = kind == GPUMEM_KIND_DEVICE;
+  // Each of pinned memory takes milliseconds.
+  const int calls = scene.runner.smoke() ? 1 : scene.runner.quick() || !on_device ? 20 : 200;
+  const std::string of = on_device ? "pool/device" : "pool/pinned";
+  const std::string from = flags != 0 ? "_from_driver" : "";
+  const auto trimmed = [](const Pool& pool) { must_succeed(gpumem_pool_trim(pool, 0, nullptr, nullptr)); };
+  for (const uint64_t size : {2 * kMiB, 64 * kMiB}) {
+    const std::string name = of + "/grow_and_trim_" + bench::text_of(size) + from;
+    if (!scene.runner.wanted(name)) continue;
+    const auto timed = [&](auto take, auto give) {
+      const auto begin = Clock::now();
+      for (int i = 0; i < calls; ++i)
+        give(take(size));
+      return since(begin) / calls;
+    };
+    const Pool pool(scene, kind, flags);
+    const PoolWork work = on_device ? scene.raw.pool_work(false) : PoolWork{};
+    scene.runner.clocked(
+        name,
+        [&] {
+          return timed([&](uint64_t bytes) { return pool.take(bytes); },
+                       [&](void* block) {
+                         pool.give(block);
+                         trimmed(pool);
+                       });
+        },
+        work.take != nullptr ? Runner::Clock([&] { return timed(work.take, work.give); }) : Runner::Clock());
+  }
+  const std::string name = of + "/grow_to_64MiB" + from;
+  if (!scene.runner.wanted(name)) return;
+  const Pool pool(scene, kind, flags);
+  scene.runner.clocked(name,
+                       [&] {
+                         std::array<void*, 64> blocks{};
+                         double taking = 0;
+                         for (int i = 0; i < calls; ++i) {
+                           const auto begin = Clock::now();
+                           for (void*& block : blocks)
+                             block = pool.take(kMiB);
+                           taking += since(begin);
+                           for (void* const block : blocks)
+                             pool.give(block);
+                           trimmed(pool);
+                         }
+                         return taking / calls / blocks.size();
+                       },
+                       {});
+}
+
 void growing(const Scene& scene) {
-  const int calls = scene.runner.smoke() ? 1 : scene.runner.quick() ? 20 : 200;
-  gpumem_capability_info driver_pools = GPUMEM_CAPABILITY_INFO_INIT;
-  must(gpumem_device_get_capability, scene.device, GPUMEM_CAPABILITY_POOL_DRIVER, nullptr, &driver_pools);
-  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_FROM_DRIVER}) {
-    if (flags != 0 && driver_pools.value == GPUMEM_ANSWER_NO) continue;
-    for (const uint64_t size : {2 * kMiB, 64 * kMiB}) {
-      const std::string name =
-          "pool/device/grow_and_trim_" + bench::text_of(size) + (flags != 0 ? "_from_driver" : "");
-      if (!scene.runner.wanted(name)) continue;
-      const auto timed = [&](auto take, auto give) {
-        const auto begin = Clock::now();
-        for (int i = 0; i < calls; ++i)
-          give(take(size));
-        return since(begin) / calls;
-      };
-      const Pool pool(scene, GPUMEM_KIND_DEVICE, flags);
-      const PoolWork work = scene.raw.pool_work(false);
-      scene.runner.clocked(
-          name,
-          [&] {
-            return timed([&](uint64_t bytes) { return pool.take(bytes); },
-                         [&](void* block) {
-                           pool.give(block);
-                           must_succeed(gpumem_pool_trim(pool, 0, nullptr, nullptr));
-                         });
-          },
-          work.take != nullptr ? Runner::Clock([&] { return timed(work.take, work.give); })
-                               : Runner::Clock());
-    }
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    growing(scene, kind, 0);
+    gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+    desc.kind = kind;
+    desc.flags = GPUMEM_POOL_FROM_DRIVER;
+    gpumem_pool pool = nullptr;
+    // An older driver has pools of device memory alone.
+    if (gpumem_pool_create(scene.device, &desc, &pool, nullptr) != GPUMEM_SUCCESS) continue;
+    must(gpumem_pool_destroy, pool);
+    growing(scene, kind, GPUMEM_POOL_FROM_DRIVER);
   }
 }
 

@@ -729,12 +729,19 @@ class EveryCall {
       call("free_pointer", gpumem_pool_free_pointer(instance_, block, nullptr, why()));
     }
     if (capability(device_, GPUMEM_CAPABILITY_POOL_DRIVER).value != GPUMEM_ANSWER_NO) {
-      const Pool of_driver = create_pool(device_, GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER);
-      void* block = nullptr;
-      call("alloc", gpumem_pool_alloc(of_driver, kSize, stream, &block, why()));
-      EXPECT_OK(gpumem_fill_async(stream, block, kSize, 1, 1, why()));
-      call("free", gpumem_pool_free(of_driver, block, stream, why()));
-      call("trim", gpumem_pool_trim(of_driver, 0, nullptr, why()));
+      for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+        gpumem_pool_desc desc = pool_desc(kind, GPUMEM_POOL_FROM_DRIVER);
+        gpumem_pool made = nullptr;
+        const gpumem_status status = gpumem_pool_create(device_, &desc, &made, why());
+        if (status == GPUMEM_ERROR_UNSUPPORTED && kind != GPUMEM_KIND_DEVICE) continue;
+        call("create", status);
+        const Pool of_driver(made);
+        void* block = nullptr;
+        call("alloc", gpumem_pool_alloc(of_driver, kSize, stream, &block, why()));
+        EXPECT_OK(gpumem_fill_async(stream, block, kSize, 1, 1, why()));
+        call("free", gpumem_pool_free(of_driver, block, stream, why()));
+        call("trim", gpumem_pool_trim(of_driver, 0, nullptr, why()));
+      }
     }
     const uint64_t sizes[] = {1, kSize};
     void* blocks[] = {nullptr, nullptr};

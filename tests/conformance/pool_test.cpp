@@ -24,6 +24,7 @@
 #include "../asleep.h"
 #include "cuda_raw.h"
 #include "pools.h"
+#include "vmm.h"
 
 namespace conformance {
 namespace {
@@ -2779,47 +2780,147 @@ bool has_driver_pools(gpumem_device device) {
   return capability(device, GPUMEM_CAPABILITY_POOL_DRIVER).value != GPUMEM_ANSWER_NO;
 }
 
+// What FROM_DRIVER serves: the current pool of the device, and pools that the library makes.
+struct OfDriver {
+  gpumem_kind kind;
+  gpumem_memory_flags flags = 0;
+
+  gpumem_pool_desc desc(gpumem_pool_flags more = 0) const {
+    gpumem_pool_desc wanted = pool_desc(kind, GPUMEM_POOL_FROM_DRIVER | more);
+    wanted.memory_flags = flags;
+    return wanted;
+  }
+  bool on_host() const { return kind == GPUMEM_KIND_PINNED; }
+};
+
+// Those that the device has.
+std::vector<OfDriver> kinds_of_driver(gpumem_device device) {
+  std::vector<OfDriver> result;
+  if (!has_driver_pools(device)) return result;
+  for (const OfDriver& each :
+       {OfDriver{GPUMEM_KIND_DEVICE}, {GPUMEM_KIND_PINNED}, {GPUMEM_KIND_PINNED, GPUMEM_MEMORY_NUMA_NODE}}) {
+    const gpumem_pool_desc desc = each.desc();
+    gpumem_pool pool = nullptr;
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    const gpumem_status status = gpumem_pool_create(device, &desc, &pool, &error);
+    if (status == GPUMEM_ERROR_UNSUPPORTED && each.kind != GPUMEM_KIND_DEVICE && !on_host()) {
+      EXPECT_NE(std::string(error.message).find("CUDA 13.0"), std::string::npos) << error.message;
+      continue;
+    }
+    EXPECT_STATUS(GPUMEM_SUCCESS, status) << each.kind << ' ' << each.flags << ": " << error.message;
+    if (status != GPUMEM_SUCCESS) continue;
+    const Pool made(pool);
+    result.push_back(each);
+  }
+  return result;
+}
+
 TEST(Pool, pool_22_memory_of_the_driver_is_used_as_any_other) {
   Instance instance = open_instance();
-  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  const std::vector<OfDriver> kinds = kinds_of_driver(instance.device());
+  if (kinds.empty()) SKIP_RULE("the driver has no pools");
   const Stream stream = create_stream(instance.device());
-  for (const gpumem_pool_flags more : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
-    SCOPED_TRACE(more);
-    const Pool pool = create_pool(instance.device(), pool_desc(0, GPUMEM_POOL_FROM_DRIVER | more));
-    EXPECT_EQ(info_of(pool).flags, GPUMEM_POOL_FROM_DRIVER | more);
-    EXPECT_EQ(info_of(pool).kind, GPUMEM_KIND_DEVICE);
-    std::vector<void*> blocks;
-    for (const uint64_t size : kSizes) {
-      void* block = nullptr;
-      ASSERT_OK(
-          gpumem_pool_alloc_aligned(pool, size, size < 64 * kKiB ? 0 : 64 * kKiB, stream, &block, why()));
-      EXPECT_EQ(reinterpret_cast<uint64_t>(block) % (size < 64 * kKiB ? 256 : 64 * kKiB), 0u) << size;
-      EXPECT_EQ(pointer_info(instance, block).kind, GPUMEM_KIND_POOL);
-      EXPECT_EQ(device_access(instance, block, 0), GPUMEM_ACCESS_READWRITE);
-      put_pattern(instance, block, size, static_cast<uint32_t>(size));
-      blocks.push_back(block);
+  for (const OfDriver& each : kinds) {
+    for (const gpumem_pool_flags more : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+      SCOPED_TRACE(testing::Message() << each.kind << ' ' << each.flags << ' ' << more);
+      const Pool pool = create_pool(instance.device(), each.desc(more));
+      EXPECT_EQ(info_of(pool).flags, GPUMEM_POOL_FROM_DRIVER | more);
+      EXPECT_EQ(info_of(pool).kind, each.kind);
+      std::vector<void*> blocks;
+      for (const uint64_t size : kSizes) {
+        void* block = nullptr;
+        ASSERT_OK(
+            gpumem_pool_alloc_aligned(pool, size, size < 64 * kKiB ? 0 : 64 * kKiB, stream, &block, why()));
+        const uint64_t least = each.on_host() ? 16 : 256;
+        EXPECT_EQ(reinterpret_cast<uint64_t>(block) % (size < 64 * kKiB ? least : 64 * kKiB), 0u) << size;
+        const gpumem_pointer_info info = pointer_info(instance, block);
+        EXPECT_EQ(info.kind, GPUMEM_KIND_POOL);
+        EXPECT_EQ(info.device_pointer, block);
+        EXPECT_EQ(info.host_pointer, each.kind == GPUMEM_KIND_DEVICE ? nullptr : block);
+        EXPECT_EQ(device_access(instance, block, 0), GPUMEM_ACCESS_READWRITE);
+        put_pattern(instance, block, size, static_cast<uint32_t>(size));
+        blocks.push_back(block);
+      }
+      for (size_t i = 0; i < blocks.size(); ++i)
+        EXPECT_TRUE(holds_pattern(instance, blocks[i], kSizes[i], static_cast<uint32_t>(kSizes[i])));
+      // The device, and the CPU where it may.
+      for (size_t i = 0; i < blocks.size(); ++i)
+        EXPECT_OK(gpumem_fill_async(stream, blocks[i], kSizes[i], 7, 1, why()));
+      stream.synchronize();
+      for (size_t i = 0; i < blocks.size() && each.kind != GPUMEM_KIND_DEVICE; ++i) {
+        auto* const bytes = static_cast<uint8_t*>(blocks[i]);
+        EXPECT_EQ(bytes[0], 7) << kSizes[i];
+        EXPECT_EQ(bytes[kSizes[i] - 1], 7) << kSizes[i];
+        std::memset(bytes, 9, kSizes[i]);
+      }
+      const uint8_t wanted = each.kind == GPUMEM_KIND_DEVICE ? 7 : 9;
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        std::vector<uint8_t> bytes(kSizes[i]);
+        EXPECT_OK(gpumem_copy_async(stream, bytes.data(), blocks[i], kSizes[i], nullptr, why()));
+        stream.synchronize();
+        EXPECT_EQ(std::count(bytes.begin(), bytes.end(), wanted), static_cast<int64_t>(kSizes[i]));
+        give(pool, blocks[i], stream);
+      }
+      stream.synchronize();
+      EXPECT_NE(info_of(pool).reserved_bytes, 0u);
+      EXPECT_EQ(info_of(pool).reserved_bytes % (64 * kKiB), 0u);
+      EXPECT_TRUE(all_goes_back(pool));
     }
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      EXPECT_TRUE(holds_pattern(instance, blocks[i], kSizes[i], static_cast<uint32_t>(kSizes[i])));
-      give(pool, blocks[i], stream);
-    }
-    stream.synchronize();
-    EXPECT_NE(info_of(pool).reserved_bytes, 0u);
-    EXPECT_EQ(info_of(pool).reserved_bytes % (64 * kKiB), 0u);
-    EXPECT_TRUE(all_goes_back(pool));
   }
 }
 
 TEST(Pool, pool_22_a_limit_holds_for_memory_of_the_driver) {
   const Instance instance = open_instance();
-  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
-  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER, 192 * kKiB);
-  void* const block = take(pool, 128 * kKiB);
-  void* kept = &kept;
-  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 128 * kKiB, nullptr, &kept, why()));
-  EXPECT_EQ(kept, &kept);
-  EXPECT_LE(info_of(pool).reserved_bytes, 192 * kKiB);
-  give(pool, block);
+  const std::vector<OfDriver> kinds = kinds_of_driver(instance.device());
+  if (kinds.empty()) SKIP_RULE("the driver has no pools");
+  for (const OfDriver& each : kinds) {
+    SCOPED_TRACE(each.kind);
+    gpumem_pool_desc desc = each.desc();
+    desc.limit = 192 * kKiB;
+    const Pool pool = create_pool(instance.device(), desc);
+    void* const block = take(pool, 128 * kKiB);
+    void* kept = &kept;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 128 * kKiB, nullptr, &kept, why()));
+    EXPECT_EQ(kept, &kept);
+    EXPECT_LE(info_of(pool).reserved_bytes, 192 * kKiB);
+    give(pool, block);
+    trim(pool);
+    EXPECT_EQ(info_of(pool).reserved_bytes, 0u);
+  }
+}
+
+TEST(Pool, pool_22_blocks_outlive_their_pool) {
+  Instance instance = open_instance();
+  const std::vector<OfDriver> kinds = kinds_of_driver(instance.device());
+  if (kinds.empty()) SKIP_RULE("the driver has no pools");
+  for (const OfDriver& each : kinds) {
+    SCOPED_TRACE(each.kind);
+    Pool pool = create_pool(instance.device(), each.desc());
+    void* const block = take(pool, 3 * kMiB);
+    put_pattern(instance, block, 3 * kMiB, 5);
+    pool.destroy();
+    EXPECT_TRUE(holds_pattern(instance, block, 3 * kMiB, 5));
+    EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+  }
+}
+
+// What the driver refuses to do with such memory (docs/measured/pools.md).
+TEST(Pool, pool_22_no_values_are_written_there) {
+  Instance instance = open_instance();
+  const std::vector<OfDriver> kinds = kinds_of_driver(instance.device());
+  if (kinds.empty()) SKIP_RULE("the driver has no pools");
+  const Stream stream = create_stream(instance.device());
+  for (const OfDriver& each : kinds) {
+    SCOPED_TRACE(each.kind);
+    const Pool pool = create_pool(instance.device(), each.desc());
+    void* const block = take(pool, 3 * kMiB);
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_stream_write_value(stream, block, 1, 4, &error));
+    EXPECT_NE(std::string(error.message).find("GPUMEM_POOL_FROM_DRIVER"), std::string::npos) << error.message;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED,
+                  gpumem_stream_wait_value(stream, block, 1, 4, GPUMEM_WAIT_GEQ, why()));
+    give(pool, block);
+  }
 }
 
 TEST(Pool, pool_22_a_limit_below_the_usual_chunk) {
@@ -2853,6 +2954,92 @@ TEST(Pool, pool_22_other_devices_do_not_reach_it) {
   }
 }
 
+TEST(Pool, pool_22_accesses_let_other_devices_reach_it) {
+  Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  if (instance.device_count() < 2) SKIP_RULE("needs two devices");
+  const Stream own = create_stream(instance.device());
+  const Stream stream = create_stream(instance.device(1));
+  gpumem_access_desc rights[] = {device_rights(0), device_rights(1)};
+  gpumem_pool_desc desc = OfDriver{GPUMEM_KIND_DEVICE}.desc();
+  desc.accesses = rights;
+  desc.access_count = 2;
+  gpumem_pool made = nullptr;
+  const gpumem_status status = gpumem_pool_create(instance.device(), &desc, &made, why());
+  if (status == GPUMEM_ERROR_UNSUPPORTED) SKIP_RULE("the devices have no link");
+  ASSERT_OK(status);
+  const Pool pool(made);
+  void* const block = take(pool, 3 * kMiB, stream);
+  EXPECT_EQ(device_access(instance, block, 0), GPUMEM_ACCESS_READWRITE);
+  EXPECT_EQ(device_access(instance, block, 1), GPUMEM_ACCESS_READWRITE);
+  EXPECT_OK(fill_on(instance, stream, block, 3 * kMiB, 5, 1, why()));
+  stream.synchronize();
+  std::vector<uint8_t> bytes(3 * kMiB);
+  EXPECT_OK(gpumem_copy_async(own, bytes.data(), block, bytes.size(), nullptr, why()));
+  own.synchronize();
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 5), static_cast<int64_t>(bytes.size()));
+  give(pool, block, stream);
+  stream.synchronize();
+  EXPECT_TRUE(all_goes_back(pool));
+  // An entry that names nobody else, or gives nothing, changes nothing.
+  rights[1].access = GPUMEM_ACCESS_NONE;
+  const Pool alone = create_pool(instance.device(), desc);
+  void* const second = take(alone, 4 * kKiB);
+  EXPECT_EQ(device_access(instance, second, 1), GPUMEM_ACCESS_NONE);
+  void* kept = &kept;
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_pool_alloc(alone, 4 * kKiB, stream, &kept, why()));
+  give(alone, second);
+}
+
+// As other pinned memory.
+TEST(Pool, pool_22_every_device_reaches_pinned_memory) {
+  Instance instance = open_instance();
+  const std::vector<OfDriver> kinds = kinds_of_driver(instance.device());
+  if (kinds.empty()) SKIP_RULE("the driver has no pools");
+  if (instance.device_count() < 2) SKIP_RULE("needs two devices");
+  const Stream stream = create_stream(instance.device(1));
+  for (const OfDriver& each : kinds) {
+    if (each.kind == GPUMEM_KIND_DEVICE) continue;
+    SCOPED_TRACE(each.kind);
+    const Pool pool = create_pool(instance.device(), each.desc());
+    void* const block = take(pool, kMiB, stream);
+    EXPECT_EQ(device_access(instance, block, 1), GPUMEM_ACCESS_READWRITE);
+    EXPECT_OK(gpumem_fill_async(stream, block, kMiB, 5, 1, why()));
+    stream.synchronize();
+    EXPECT_EQ(static_cast<uint8_t*>(block)[kMiB - 1], 5);
+    give(pool, block, stream);
+    stream.synchronize();
+  }
+}
+
+// Whether a forked child gets the page at an address.
+bool is_for_children(const void* pointer) {
+  std::ifstream maps("/proc/self/smaps");
+  const auto address = reinterpret_cast<uint64_t>(pointer);
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long begin = 0;
+    unsigned long long end = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2)
+      inside = address >= begin && address < end;
+    if (inside && line.rfind("VmFlags:", 0) == 0) return line.find(" dc") == std::string::npos;
+  }
+  ADD_FAILURE() << pointer << " is not mapped";
+  return true;
+}
+
+TEST(Pool, pool_22_forked_children_do_not_get_pinned_memory) {
+  Instance instance = open_instance();
+  for (const OfDriver& each : kinds_of_driver(instance.device())) {
+    if (each.kind != GPUMEM_KIND_PINNED) continue;
+    const Pool pool = create_pool(instance.device(), each.desc());
+    auto* const block = static_cast<uint8_t*>(take(pool, kMiB));
+    EXPECT_FALSE(is_for_children(block));
+    EXPECT_FALSE(is_for_children(block + kMiB - 1));
+    give(pool, block);
+  }
+}
+
 TEST(Pool, pool_22_what_does_not_go_with_it_is_refused) {
   const Instance instance = open_instance();
   const auto refused = [&](gpumem_status status, const gpumem_pool_desc& desc, const char* reason) {
@@ -2862,24 +3049,63 @@ TEST(Pool, pool_22_what_does_not_go_with_it_is_refused) {
     EXPECT_EQ(pool, nullptr);
     EXPECT_NE(std::string(error.message).find(reason), std::string::npos) << error.message;
   };
-  for (const gpumem_kind kind : {GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
-    refused(GPUMEM_ERROR_INVALID_ARGUMENT, pool_desc(kind, GPUMEM_POOL_FROM_DRIVER),
-            "GPUMEM_POOL_FROM_DRIVER belongs to a pool of device memory");
+  for (const gpumem_kind kind : {GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_MANAGED})
+    refused(GPUMEM_ERROR_INVALID_ARGUMENT, OfDriver{kind}.desc(), "GPUMEM_POOL_FROM_DRIVER");
+  for (const OfDriver& each : {OfDriver{GPUMEM_KIND_DEVICE, GPUMEM_MEMORY_SHAREABLE},
+                               {GPUMEM_KIND_PINNED, GPUMEM_MEMORY_WRITE_COMBINED},
+                               {GPUMEM_KIND_PINNED, GPUMEM_MEMORY_NUMA_NODE | GPUMEM_MEMORY_PORTABLE}}) {
+    SCOPED_TRACE(each.kind);
+    refused(GPUMEM_ERROR_INVALID_ARGUMENT, each.desc(), "GPUMEM_POOL_FROM_DRIVER");
   }
-  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER);
-  desc.memory_flags = GPUMEM_MEMORY_SHAREABLE;
-  refused(GPUMEM_ERROR_INVALID_ARGUMENT, desc, "GPUMEM_POOL_FROM_DRIVER");
+  gpumem_pool_desc desc = OfDriver{GPUMEM_KIND_PINNED, GPUMEM_MEMORY_NUMA_NODE}.desc();
+  desc.numa_node = 1000;
+  refused(GPUMEM_ERROR_INVALID_ARGUMENT, desc, "NUMA node 1000");
   if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
-  desc.memory_flags = 0;
+  desc = OfDriver{GPUMEM_KIND_DEVICE}.desc();
   desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
   refused(GPUMEM_ERROR_UNSUPPORTED, desc, "GPUMEM_POOL_FROM_DRIVER has no handle types");
-  gpumem_access_desc access = GPUMEM_ACCESS_DESC_INIT;
-  access.location = GPUMEM_LOCATION_DEVICE;
-  access.access = GPUMEM_ACCESS_READWRITE;
   desc.handle_types = 0;
-  desc.accesses = &access;
-  desc.access_count = 1;
-  refused(GPUMEM_ERROR_UNSUPPORTED, desc, "GPUMEM_POOL_FROM_DRIVER gives no other device access");
+  for (const gpumem_access_desc& access : {device_rights(0, GPUMEM_ACCESS_READ), cpu_rights()}) {
+    desc.accesses = &access;
+    desc.access_count = 1;
+    refused(GPUMEM_ERROR_UNSUPPORTED, desc,
+            access.location == GPUMEM_LOCATION_HOST ? "the CPU" : "GPUMEM_ACCESS_READWRITE");
+  }
+}
+
+CHILD(pool_22_older_driver) {
+  Instance instance = open_instance();
+  for (const OfDriver& each : {OfDriver{GPUMEM_KIND_PINNED}, {GPUMEM_KIND_PINNED, GPUMEM_MEMORY_NUMA_NODE}}) {
+    SCOPED_TRACE(testing::Message() << each.kind << ' ' << each.flags);
+    const gpumem_pool_desc desc = each.desc();
+    gpumem_pool pool = nullptr;
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_pool_create(instance.device(), &desc, &pool, &error));
+    EXPECT_NE(std::string(error.message).find("CUDA 13.0"), std::string::npos) << error.message;
+  }
+  give(create_pool(instance.device(), OfDriver{GPUMEM_KIND_DEVICE}.desc()), nullptr);
+}
+
+TEST(Pool, pool_22_an_older_driver_says_what_it_lacks) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be older");
+  EXPECT_CHILD_OK(run_child("pool_22_older_driver", {"FAKE_CUDA_VERSION=12.8"}));
+  EXPECT_CHILD_OK(run_child("pool_22_older_driver", {"FAKE_CUDA_VERSION=11.2"}));
+}
+
+CHILD(pool_22_without_host_pools) {
+  Instance instance = open_instance();
+  for (const gpumem_memory_flags flags : {gpumem_memory_flags{0}, GPUMEM_MEMORY_NUMA_NODE}) {
+    const gpumem_pool_desc desc = OfDriver{GPUMEM_KIND_PINNED, flags}.desc();
+    gpumem_pool pool = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_pool_create(instance.device(), &desc, &pool, why()));
+  }
+}
+
+TEST(Pool, pool_22_a_device_without_host_pools_says_so) {
+  if (!on_fake_cuda()) SKIP_RULE("every other backend here has them");
+  EXPECT_CHILD_OK(
+      run_child("pool_22_without_host_pools",
+                {"FAKE_CUDA_VERSION=13.0", "FAKE_CUDA_ATTRIBUTE_142=0", "FAKE_CUDA_ATTRIBUTE_144=0"}));
 }
 
 CHILD(pool_22_without_driver_pools) {
@@ -2999,6 +3225,29 @@ TEST(Pool, pool_22_the_driver_has_it_in_the_pool_of_all) {
   }
   EXPECT_EQ(raw().cuMemFreeAsync(of_other_code, CU_STREAM_LEGACY), CUDA_SUCCESS);
   EXPECT_EQ(raw().cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
+#endif
+}
+
+// One pool of the driver serves all that ask for the same, and no other code has memory of it.
+TEST(Pool, pool_22_pools_of_the_driver_are_made_once) {
+  REQUIRE_FOREIGN();
+#ifdef HAVE_CUDA_HEADERS
+  if (on_host()) SKIP_RULE("an emulated device has no driver");
+  Instance instance = open_instance();
+  const std::vector<OfDriver> kinds = kinds_of_driver(instance.device());
+  if (kinds.empty()) SKIP_RULE("the driver has no pools");
+  std::set<CUmemoryPool> found;
+  for (const OfDriver& each : kinds) {
+    const Pool pool = create_pool(instance.device(), each.desc());
+    const Pool second = create_pool(instance.device(), each.desc());
+    void* const block = take(pool, 4 * kKiB);
+    void* const other = take(second, 4 * kKiB);
+    EXPECT_NE(driver_pool_of(block), nullptr);
+    EXPECT_EQ(driver_pool_of(block), driver_pool_of(other));
+    EXPECT_TRUE(found.insert(driver_pool_of(block)).second) << each.kind << ' ' << each.flags;
+    give(pool, block);
+    give(second, other);
+  }
 #endif
 }
 

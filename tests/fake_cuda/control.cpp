@@ -198,8 +198,7 @@ void report_leaks_at_exit() {
 
 const char* const kObjectNames[FAKE_CUDA_OBJECT_COUNT] = {
     "context", "device memory", "managed memory", "pinned memory", "registration", "stream", "event",
-    "graph",   "reservation",   "block",          "mapping",       "import",       "module",
-    "memory pool"};
+    "graph",   "reservation",   "block",          "mapping",       "import",       "module", "memory pool"};
 
 }  // namespace
 

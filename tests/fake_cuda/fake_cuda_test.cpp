@@ -1123,9 +1123,9 @@ TEST_F(OwnPools, FreesHoldUpNobodyWithoutInternalDependencies) {
   CUmemoryPool pool = make_pool(kPinnedPool, kOnDevice, 0);
   for (const int allowed : {1, 0}) {
     int value = allowed;
-    EXPECT_EQ(CALL(cuMemPoolSetAttribute, 11020, pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
-                   &value),
-              CUDA_SUCCESS);
+    EXPECT_EQ(
+        CALL(cuMemPoolSetAttribute, 11020, pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &value),
+        CUDA_SUCCESS);
     const CUdeviceptr memory = take_from(pool, stream);
     std::atomic<bool> released = false;
     hold(stream, released);

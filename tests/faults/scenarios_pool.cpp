@@ -137,6 +137,21 @@ Step create_pool_with_low_water() {
                   }});
 }
 
+Step create_pool_for_both() {
+  return of_many({"gpumem_pool_create", [](World& w) {
+                    gpumem_access_desc access = GPUMEM_ACCESS_DESC_INIT;
+                    access.location = GPUMEM_LOCATION_DEVICE;
+                    access.location_id = 1;
+                    access.access = GPUMEM_ACCESS_READWRITE;
+                    gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+                    desc.flags = GPUMEM_POOL_FROM_DRIVER;
+                    desc.initial_size = kMiB;
+                    desc.accesses = &access;
+                    desc.access_count = 1;
+                    return gpumem_pool_create(w.out.device[0], &desc, &w.out.pool[0], &w.error);
+                  }});
+}
+
 void expect_none_live(World& w) {
   gpumem_pool_info now = GPUMEM_POOL_INFO_INIT;
   EXPECT_EQ(gpumem_pool_get_info(w.out.pool[0], &now, nullptr), GPUMEM_SUCCESS);
@@ -270,16 +285,20 @@ std::vector<Scenario> pool_scenarios() {
   }
   all.push_back(
       {"a pool that begins with memory", kBoth, {}, {create_pool(GPUMEM_KIND_DEVICE, 0, kMiB), destroy}});
-  all.push_back({"a pool of the driver's memory",
-                 kBoth,
-                 {},
-                 {create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER, kMiB), destroy}});
-  all.back().idle_streams = 2;  // those in which the device takes such memory and gives it back
-  all.push_back({"blocks of the driver's memory",
-                 kBoth,
-                 warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER)),
-                 {take(0, 3000), take(1, 3 * kMiB), give(0), give(1),
-                  of_many(CALL(gpumem_pool_trim, w.out.pool[0], 0, &w.out.number[0]))}});
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    const std::string of = " of the driver's memory, of kind " + std::to_string(kind);
+    all.push_back({"a pool" + of, kBoth, {}, {create_pool(kind, GPUMEM_POOL_FROM_DRIVER, kMiB), destroy}});
+    // The pool of the driver, and the streams in which the device takes such memory and gives it back.
+    all.back().idle_streams = kind == GPUMEM_KIND_DEVICE ? 2 : 3;
+    all.push_back({"blocks" + of,
+                   kBoth,
+                   warm(create_pool(kind, GPUMEM_POOL_FROM_DRIVER)),
+                   {take(0, 3000), take(1, 3 * kMiB), give(0), give(1),
+                    of_many(CALL(gpumem_pool_trim, w.out.pool[0], 0, &w.out.number[0]))}});
+  }
+  all.push_back(
+      {"a pool of the driver's memory for two devices", kBoth, {}, {create_pool_for_both(), destroy}});
+  all.back().idle_streams = 3;
   all.push_back(
       {"what a pool can tell",
        kBoth,

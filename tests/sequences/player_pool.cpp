@@ -560,7 +560,8 @@ void Player::step_pool_create(Choice& choice) {
     if (kind == GPUMEM_KIND_MANAGED) desc->memory_flags = GPUMEM_MEMORY_OVERSUBSCRIBE;
   }
   const bool from_driver = (desc->flags & GPUMEM_POOL_FROM_DRIVER) != 0;
-  good = good && (!from_driver || (kind == GPUMEM_KIND_DEVICE && desc->memory_flags == 0));
+  good = good && (!from_driver ||
+                  ((kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_PINNED) && desc->memory_flags == 0));
   const uint8_t node = choice.byte();
   desc->numa_node = node < kWrong ? 0 : (node % 2 == 0 ? 1 : -1);
   constexpr uint64_t kLimits[] = {0, 0, 0, 256 << 10, 0, 1 << 20, 4 << 20, 1000};
@@ -629,7 +630,11 @@ void Player::step_pool_create(Choice& choice) {
       if (bytes != 0)
         expect = expect_growth(home.index, made.kind, made.memory_flags, made.limit, 0, bytes, bytes);
     }
-    if (names && !desc.is_null() && (from_driver || !can_have(home.index, true, rights.entries())))
+    const auto& entries = rights.entries();
+    const bool reads = from_driver && std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+                         return entry.access == GPUMEM_ACCESS_READ;
+                       });
+    if (names && !desc.is_null() && (reads || !can_have(home.index, true, entries)))
       expect = or_fault({GPUMEM_ERROR_UNSUPPORTED}, owner);
     expect = model_.lost(home.index) ? Expect{GPUMEM_ERROR_DEVICE_LOST}
              : names                 ? if_lost(expect, owner)

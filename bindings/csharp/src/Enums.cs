@@ -450,7 +450,7 @@ namespace GpuMem
     /// <c>share.dma_buf_pcie</c>: can device memory be exported as a dma-buf that is mapped over PCIe?
     /// </summary>
     ShareDmaBufPcie = Constants.GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
-    /// <summary><c>pool.driver</c>: can a pool take its memory from the driver's own pool?</summary>
+    /// <summary><c>pool.driver</c>: can a pool take its memory from a pool of the driver?</summary>
     PoolDriver = Constants.GPUMEM_CAPABILITY_POOL_DRIVER,
   }
 
@@ -789,15 +789,22 @@ namespace GpuMem
     /// </summary>
     TrustNativeStreams = Constants.GPUMEM_POOL_TRUST_NATIVE_STREAMS,
     /// <summary>
-    /// The pool takes its memory from the device's current memory pool of the driver, from which <c>cudaMallocAsync</c>
-    /// serves other code of the process, and gives it back there: what one of the two does not need, the other can use.
-    /// Needs <see cref="Capability.PoolDriver"/>, and is only for pools of <see cref="MemoryKind.Device"/> without
-    /// memory flags, handle types and accesses. Memory comes in pieces of 64 KiB. Other devices do not reach it,
-    /// whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of other code: the
-    /// driver can hand out memory that was freed behind work which still runs. Allocations that lack memory then wait
-    /// too, and so does who disposes the pool or closes the instance; frees, trims and queries do not. Memory that is
-    /// given back goes to the system if the driver's pool keeps no more, as <c>cudaMemPoolAttrReleaseThreshold</c>
-    /// says.
+    /// The pool takes its memory from a memory pool of the driver, in pieces of 64 KiB. Needs <see
+    /// cref="Capability.PoolDriver"/>. Which pool that is depends on the memory: - Of <see cref="MemoryKind.Device"/>
+    /// without accesses it is the device's current one, from which <c>cudaMallocAsync</c> serves other code of the
+    /// process. Memory goes back there: what one of the two does not need, the other can use. Taking memory may wait
+    /// for work of other code: the driver can hand out memory that was freed behind work which still runs. Allocations
+    /// that lack memory then wait too, and so does who disposes the pool or closes the instance; frees, trims and
+    /// queries do not. Memory that is given back goes to the system if the driver's pool keeps no more, as
+    /// <c>cudaMemPoolAttrReleaseThreshold</c> says. - Of <see cref="MemoryKind.Device"/> with accesses for other
+    /// devices, and of <see cref="MemoryKind.Pinned"/>, it is one that the library makes, for all its pools of the
+    /// device that ask for the same. No other code has memory of it, and no work is waited for. The driver takes memory
+    /// for it from the system in large steps, and gives a step back once nothing of it is used. Pinned memory needs a
+    /// driver of CUDA 13.0. Accesses are <see cref="Access.ReadWrite"/>; pinned memory is accessed by all devices, as
+    /// elsewhere, and grows faster without the flag. It goes with no memory flag but <see cref="MemoryFlags.NumaNode"/>
+    /// of pinned memory, and with no handle types: the memory cannot be shared. Other devices reach device memory by
+    /// the accesses alone, whatever peer access is enabled. No memory of it takes <c>GpuStream.WriteValue</c> and
+    /// <c>GpuStream.WaitValue</c>.
     /// </summary>
     FromDriver = Constants.GPUMEM_POOL_FROM_DRIVER,
   }

@@ -960,7 +960,7 @@ namespace GpuMem
     /// Devices besides its own that may access all blocks; of a pool of <see cref="MemoryKind.Device"/> only. Null
     /// means none. Streams of other devices then allocate nothing, unless the pool has memory flags or the device no
     /// virtual memory management: then access is that of <c>GpuDevice.EnablePeerAccess</c>, which is not checked. With
-    /// <see cref="PoolFlags.FromDriver"/> they never do.
+    /// <see cref="PoolFlags.FromDriver"/> they never do without access.
     /// </summary>
     [AllowNull, MaybeNull]
     public ProcessorAccess[] Accesses { get; set; }

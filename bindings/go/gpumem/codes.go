@@ -260,7 +260,7 @@ const (
 	CapabilityShareChannel              Capability = 82 // share.channel: can processes send each other file descriptors, which all sharing needs?
 	CapabilityShareDMABuf               Capability = 83 // share.dma_buf: can device memory be exported as a dma-buf?
 	CapabilityShareDMABufPCIe           Capability = 84 // share.dma_buf_pcie: can device memory be exported as a dma-buf that is mapped over PCIe?
-	CapabilityPoolDriver                Capability = 90 // pool.driver: can a pool take its memory from the driver's own pool?
+	CapabilityPoolDriver                Capability = 90 // pool.driver: can a pool take its memory from a pool of the driver?
 )
 
 // AnswerType: type of value in a CapabilityInfo.
@@ -483,7 +483,7 @@ const (
 	PoolAllowInternalDependencies PoolFlags = 0x1 // An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory.
 	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while, and Instance.BlockInfo knows the requested size.
 	PoolTrustNativeStreams        PoolFlags = 0x4 // Pool.AllocNative and PoolBlock.FreeNative do not ask the driver about the stream, which makes them as fast as in a stream of the library.
-	PoolFromDriver                PoolFlags = 0x8 // The pool takes its memory from the device's current memory pool of the driver, from which cudaMallocAsync serves other code of the process, and gives it back there: what one of the two does not need, the other can use.
+	PoolFromDriver                PoolFlags = 0x8 // The pool takes its memory from a memory pool of the driver, in pieces of 64 KiB.
 )
 
 // PoolAnswer: what an attempt to allocate came to.

@@ -86,7 +86,7 @@ typedef int32_t gpumem_capability;
 #define GPUMEM_CAPABILITY_SHARE_DMA_BUF 83
 /** `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over PCIe? */
 #define GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE 84
-/** `pool.driver`: can a pool take its memory from the driver's own pool? */
+/** `pool.driver`: can a pool take its memory from a pool of the driver? */
 #define GPUMEM_CAPABILITY_POOL_DRIVER 90
 
 /** Type of `value` in a gpumem_capability_info: one of the GPUMEM_ANSWER_TYPE_ values. */

@@ -60,13 +60,22 @@ typedef uint64_t gpumem_pool_flags;
  * the work of the stream that had it before must be complete; and blocks that a graph uses are like all others, so they must not
  * be freed while it may be launched. The default stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case. */
 #define GPUMEM_POOL_TRUST_NATIVE_STREAMS UINT64_C(0x4)
-/** The pool takes its memory from the device's current memory pool of the driver, from which `cudaMallocAsync` serves other code of the
- * process, and gives it back there: what one of the two does not need, the other can use. Needs #GPUMEM_CAPABILITY_POOL_DRIVER, and is only
- * for pools of #GPUMEM_KIND_DEVICE without memory flags, handle types and accesses. Memory comes in pieces of 64 KiB. Other devices do not
- * reach it, whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of other code: the driver can hand
- * out memory that was freed behind work which still runs. Allocations that lack memory then wait too, and so does
- * who destroys the pool or closes the instance; frees, trims and queries do not. Memory that is given back goes to
- * the system if the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says. */
+/** The pool takes its memory from a memory pool of the driver, in pieces of 64 KiB. Needs #GPUMEM_CAPABILITY_POOL_DRIVER. Which pool that is
+ * depends on the memory:
+ *
+ * - Of #GPUMEM_KIND_DEVICE without accesses it is the device's current one, from which `cudaMallocAsync` serves other code of the process. Memory
+ *   goes back there: what one of the two does not need, the other can use. Taking memory may wait for work of other code: the driver can hand
+ *   out memory that was freed behind work which still runs. Allocations that lack memory then wait too, and so does
+ *   who destroys the pool or closes the instance; frees, trims and queries do not. Memory that is given back goes to
+ *   the system if the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says.
+ * - Of #GPUMEM_KIND_DEVICE with accesses for other devices, and of #GPUMEM_KIND_PINNED, it is one that the library makes, for all its pools of
+ *   the device that ask for the same. No other code has memory of it, and no work is waited for. The driver takes memory for it from the
+ *   system in large steps, and gives a step back once nothing of it is used. Pinned memory needs a driver of CUDA 13.0. Accesses are
+ *   #GPUMEM_ACCESS_READWRITE; pinned memory is accessed by all devices, as elsewhere, and grows faster without the flag.
+ *
+ * It goes with no memory flag but #GPUMEM_MEMORY_NUMA_NODE of pinned memory, and with no handle types: the memory cannot be shared. Other devices reach
+ * device memory by the accesses alone, whatever peer access is enabled. No memory of it takes gpumem_stream_write_value() and
+ * gpumem_stream_wait_value(). */
 #define GPUMEM_POOL_FROM_DRIVER UINT64_C(0x8)
 
 /** Options for creating a pool. */
@@ -97,7 +106,7 @@ typedef struct gpumem_pool_desc {
   /** Devices besides its own that may access all blocks, `access_count` entries as in gpumem_range_set_access(); of a pool of
    * #GPUMEM_KIND_DEVICE only. NULL means none. Streams of other devices then allocate nothing, unless the pool has memory flags or
    * the device no virtual memory management: then access is that of gpumem_device_enable_peer_access(), which is not checked. With
-   * #GPUMEM_POOL_FROM_DRIVER they never do. */
+   * #GPUMEM_POOL_FROM_DRIVER they never do without access. */
   const gpumem_access_desc *accesses;
   uint64_t access_count; /**< Number of entries; 0 with NULL. */
   const char *
@@ -119,13 +128,14 @@ typedef struct gpumem_pool_desc {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the pool was written to `*out_pool`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size, another kind, an unknown flag, a flag of memory that does
- *         not belong to the kind, #GPUMEM_POOL_FROM_DRIVER with another kind than #GPUMEM_KIND_DEVICE or with a flag of
- *         memory, no such NUMA node, a size above 2^63-1, an initial size above the limit, a low water above the release
+ *         not belong to the kind, #GPUMEM_POOL_FROM_DRIVER with #GPUMEM_KIND_MANAGED, #GPUMEM_KIND_PAGEABLE or a
+ *         flag of memory other than #GPUMEM_MEMORY_NUMA_NODE, no such NUMA node, a size above 2^63-1, an initial size above the limit, a low water above the release
  *         threshold, entries of access as gpumem_range_set_access() refuses them, another handle type, or accesses or
  *         handle types for a pool that is not of device memory
  * \retval GPUMEM_ERROR_UNSUPPORTED the kind, a required property, a handle type, or access of another device cannot be granted
- *         here; the message names the capability. Or memory flags or #GPUMEM_POOL_FROM_DRIVER together with accesses or
- *         handle types
+ *         here; the message names the capability. Or memory flags together with accesses or handle types; or
+ *         #GPUMEM_POOL_FROM_DRIVER with handle types, with #GPUMEM_ACCESS_READ, or with pinned memory where the driver has no
+ *         pools of it
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory for the initial size
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses are left

@@ -236,7 +236,7 @@ GPUMEM_API gpumem_status gpumem_stream_launch_host_function(gpumem_stream stream
  * \retval GPUMEM_ERROR_NOT_FOUND there is no known memory at the address
  * \retval GPUMEM_ERROR_WRONG_KIND the memory is not pinned, registered with a device pointer, or device memory
  * \retval GPUMEM_ERROR_NO_ACCESS the device may not write there
- * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it
+ * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it, or the memory is of a pool with #GPUMEM_POOL_FROM_DRIVER
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE the word is in a buffer that is asleep, or is being put to sleep or woken; or called from a
  *         host function
@@ -269,7 +269,8 @@ typedef int32_t gpumem_wait_condition;
  * \retval GPUMEM_ERROR_NOT_FOUND there is no known memory at the address
  * \retval GPUMEM_ERROR_WRONG_KIND the memory is not pinned, registered with a device pointer, or device memory
  * \retval GPUMEM_ERROR_NO_ACCESS the device may not read there
- * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it, or not with this condition
+ * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it, or not with this condition; or the memory is of a pool with
+ *         #GPUMEM_POOL_FROM_DRIVER
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE the word is in a buffer that is asleep, or is being put to sleep or woken; or called from a
  *         host function

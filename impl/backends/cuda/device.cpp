@@ -26,7 +26,6 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
       fences_(std::make_unique<Fences>(*this)),
       managed_(std::make_unique<Managed>(*this)),
       pieces_(std::make_unique<Pieces>(*this)),
-      driver_pool_(std::make_unique<DriverPool>(*this)),
       virtual_memory_(std::make_unique<VirtualMemory>(*this)),
       sharing_(std::make_unique<Sharing>(*this)),
       held_peers_(all.size()) {
@@ -37,7 +36,8 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
 Device::~Device() {
   fences_->release();
   pieces_->close();
-  driver_pool_->close();
+  for (DriverPool& pool : driver_pools_)
+    pool.close();
   drop_all_peers();
   // A failure cannot be reported or handled here.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);

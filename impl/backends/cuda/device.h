@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <forward_list>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -55,7 +56,8 @@ class Device final : public backend::Device {
 
   Fences& fences() const { return *fences_; }
   Pieces& pieces() const { return *pieces_; }
-  DriverPool& driver_pool() const { return *driver_pool_; }
+  // The one that serves a request, made at the first.
+  Result<DriverPool*> driver_pool(const backend::MemoryRequest& request);
   const std::atomic<bool>& lost_flag() const { return lost_; }
   // 0 until it could be asked for.
   std::atomic<uint64_t>& legacy_stream_id() { return legacy_stream_id_; }
@@ -84,6 +86,7 @@ class Device final : public backend::Device {
 
   Result<backend::MemoryAvailable> memory_available() override;
   Result<uint64_t> trim_graphs() override;
+  Result<void> open_driver_pool(const backend::MemoryRequest& request) override;
   Result<void> synchronize() override;
   Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::unique_ptr<backend::Memory>> register_memory(
@@ -128,9 +131,10 @@ class Device final : public backend::Device {
   const std::unique_ptr<Fences> fences_;
   const std::unique_ptr<Managed> managed_;
   const std::unique_ptr<Pieces> pieces_;
-  const std::unique_ptr<DriverPool> driver_pool_;
   const std::unique_ptr<VirtualMemory> virtual_memory_;
   const std::unique_ptr<Sharing> sharing_;
+  std::mutex driver_pools_mutex_;
+  std::forward_list<DriverPool> driver_pools_;
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.
   std::vector<CUcontext> held_peers_;
 };

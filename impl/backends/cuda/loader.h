@@ -92,6 +92,10 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(MemFree, 3020, "_v2")                            \
   OPTIONAL(MemAllocAsync, 11020, "")                        \
   OPTIONAL(MemFreeAsync, 11020, "")                         \
+  OPTIONAL(MemAllocFromPoolAsync, 11020, "")                \
+  OPTIONAL(MemPoolCreate, 11020, "")                        \
+  OPTIONAL(MemPoolDestroy, 11020, "")                       \
+  OPTIONAL(MemPoolSetAccess, 11020, "")                     \
   OPTIONAL(MemHostAlloc, 2020, "")                          \
   OPTIONAL(MemFreeHost, 2000, "")                           \
   OPTIONAL(MemHostGetDevicePointer, 3020, "_v2")            \

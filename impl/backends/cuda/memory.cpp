@@ -228,25 +228,23 @@ class AlignedMemory final : public Memory {
   bool mapped_ = false;
 };
 
-// Device memory from the device's pool of the driver.
+// Memory of any sort from a pool of the driver.
 class PooledMemory final : public Memory {
  public:
-  using Memory::Memory;
+  PooledMemory(Device& device, DriverPool& pool)
+      : Memory(device), pool_(pool), pinned_(pool.sort() == backend::MemorySort::kPinned) {}
 
   // The driver aligns to less than 64 KiB where smaller blocks lie before, so try without slack first.
   Result<void> allocate(uint64_t size, uint64_t alignment) {
     alignment = std::max(alignment, kDriverAlignment);
     for (const uint64_t slack : {uint64_t{0}, alignment}) {
-      auto made = device_.driver_pool().allocate(size + slack);
+      auto made = pool_.allocate(size + slack);
       if (!made) return made.error();
       base_ = *made;
       facts_.granted_size = size + slack;
       const uint64_t begin = round_up(base_, alignment);
       if (begin + size <= base_ + facts_.granted_size) {
-        facts_.device_pointer = pointer_to(begin);
-        facts_.allocation = pointer_to(base_);
-        facts_.allocation_size = facts_.granted_size;
-        in_blocks_ = true;  // of the driver's own
+        note(begin);
         return {};
       }
       auto released = release();
@@ -260,28 +258,51 @@ class PooledMemory final : public Memory {
 
   Result<void> release() override {
     if (base_ == 0) return {};
+    // The driver may reuse the pages.
+    if (pinned_) platform::give_to_children(pointer_to(base_), facts_.granted_size);
     const Outcome outcome = free();
     if (!refused(outcome)) base_ = 0;
     return device_.check_release(outcome, "cannot give memory back to the driver's pool");
   }
 
  private:
-  Outcome free() {
-    const platform::Freeing freeing(base_, facts_.granted_size);
-    return device_.driver_pool().free(base_);
+  void note(uint64_t begin) {
+    facts_.device_pointer = pointer_to(begin);
+    if (pool_.sort() != backend::MemorySort::kDevice) facts_.host_pointer = facts_.device_pointer;
+    facts_.allocation = pointer_to(base_);
+    facts_.allocation_size = facts_.granted_size;
+    facts_.numa_node = pool_.node();
+    in_blocks_ = true;  // of the driver's own
+    if (!pinned_) return;
+    platform::keep_from_children(pointer_to(base_), facts_.granted_size);
+    facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device_);
+    if (pool_.node() >= 0) facts_.granted |= GPUMEM_MEMORY_NUMA_NODE;
   }
 
+  Outcome free() {
+    const platform::Freeing freeing(base_, facts_.granted_size);
+    return pool_.free(base_);
+  }
+
+  DriverPool& pool_;
+  const bool pinned_;
   CUdeviceptr base_ = 0;
 };
+
+Result<std::unique_ptr<backend::Memory>> create_pooled(Device& device,
+                                                       const backend::MemoryRequest& request) {
+  if (request.sort == backend::MemorySort::kPinned && request.size >= platform::kLargeOnHost)
+    GPUMEM_TRY(platform::check_host_budget(request.size));
+  auto pool = device.driver_pool(request);
+  if (!pool) return pool.error();
+  auto memory = std::make_unique<PooledMemory>(device, **pool);
+  GPUMEM_TRY(memory->allocate(request.size, request.alignment));
+  return std::unique_ptr<backend::Memory>(std::move(memory));
+}
 
 Result<std::unique_ptr<backend::Memory>> create_on_device(Device& device,
                                                           const backend::MemoryRequest& request,
                                                           gpumem_memory_flags wanted) {
-  if (request.from_driver) {
-    auto memory = std::make_unique<PooledMemory>(device);
-    GPUMEM_TRY(memory->allocate(request.size, request.alignment));
-    return std::unique_ptr<backend::Memory>(std::move(memory));
-  }
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
   if ((wanted & GPUMEM_MEMORY_SHAREABLE) != 0) {
     if (request.alignment > kBlock) {
@@ -697,6 +718,7 @@ Result<std::unique_ptr<backend::Memory>> make_preferred(Device& device, const Re
 }  // namespace
 
 Result<std::unique_ptr<backend::Memory>> Device::create_memory(const backend::MemoryRequest& request) {
+  if (request.from_driver) return create_pooled(*this, request);
   switch (request.sort) {
     case backend::MemorySort::kDevice:
       return make_preferred(*this, request, create_on_device);

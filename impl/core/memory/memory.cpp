@@ -21,7 +21,7 @@ namespace gpumem::core {
 Memory::Memory(std::shared_ptr<Context> context, Device& device, const KindTraits& traits,
                const backend::MemoryRequest& asked, std::string name)
     : Region(kType, std::move(context), device, traits, asked.size, std::move(name)), asked_(asked) {
-  if (asked.from_driver) keep_to_own_device();
+  if (asked.from_driver) set_from_driver(asked.users);
   if (traits.managed) make_managed(((asked.require | asked.prefer) & GPUMEM_MEMORY_ATTACH_HOST) != 0);
 }
 

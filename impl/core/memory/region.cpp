@@ -130,7 +130,8 @@ Result<void> Region::reachable_by(const Device& device, bool write) const {
 gpumem_access Region::access_of(const Device& device) const {
   if (traits().imported && &device != &device_) return GPUMEM_ACCESS_NONE;
   if (traits().peer_access) {
-    const bool reaches = &device == &device_ || (!own_device_only_ && device.has_peer_access(device_));
+    const bool reaches = &device == &device_ || (from_driver_ ? (users_ >> (device.ordinal() & 63) & 1) != 0
+                                                              : device.has_peer_access(device_));
     return reaches ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE;
   }
   if (reachable_by(device, true)) return GPUMEM_ACCESS_READWRITE;

@@ -74,8 +74,8 @@ class Region : public Object, public RegionState {
   // Null if it is not managed memory.
   ManagedState* managed() const { return managed_.get(); }
 
-  // Neither other devices nor other processes reach it: memory of the driver's pool.
-  bool own_device_only() const { return own_device_only_; }
+  // From a pool of the driver: no other process reaches it.
+  bool from_driver() const { return from_driver_; }
 
  protected:
   Region(Type type, std::shared_ptr<Context> context, Device& device, const KindTraits& traits, uint64_t size,
@@ -93,7 +93,11 @@ class Region : public Object, public RegionState {
   std::unique_ptr<backend::Memory> take_backend() noexcept { return std::move(backend_); }
   // What a report says of memory of a pool.
   const char* pool_note() const;
-  void keep_to_own_device() noexcept { own_device_only_ = true; }
+  // `users` has the bits of the ordinals of other devices that reach device memory.
+  void set_from_driver(uint64_t users) noexcept {
+    from_driver_ = true;
+    users_ = users;
+  }
   void make_managed(bool to_host) { managed_ = std::make_unique<ManagedState>(to_host); }
 
  private:
@@ -114,7 +118,8 @@ class Region : public Object, public RegionState {
   const uint64_t buffer_id_;
   const std::string name_;
   std::unique_ptr<backend::Memory> backend_;
-  bool own_device_only_ = false;
+  bool from_driver_ = false;
+  uint64_t users_ = 0;
   std::unique_ptr<ManagedState> managed_;
   std::shared_ptr<const OtherProcess> peer_;
 };

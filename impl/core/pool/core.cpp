@@ -604,11 +604,11 @@ gpumem_pool_attempt PoolCore::obstacle(const Order& order, uint64_t size, uint64
   return attempt;
 }
 
-// A range is mapped for the devices that the request names, and the driver's pool for its own. Other memory
-// needs no access of its own (DEV-8).
+// A range is mapped for the devices that the request names, and a pool of the driver gives them access. Other
+// memory needs no access of its own (DEV-8).
 bool PoolCore::lets(const PoolStream& stream) const {
   if (stream.device == nullptr || stream.device == &device_.backend()) return true;
-  if (!source_.in_range() && !request_.memory.from_driver) return true;
+  if (!source_.in_range() && !(request_.memory.from_driver && request_.memory.kind->on_device)) return true;
   const auto& accesses = request_.memory.accesses;
   return std::any_of(accesses.begin(), accesses.end(), [&](const AccessRequest& one) {
     return one.device != nullptr && &one.device->backend() == stream.device &&
@@ -620,11 +620,9 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
                                  gpumem_pool_attempt* attempt) {
   if (!lets(stream)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
-                      "the stream is of device %u, which has no access to this pool of device %u; %s",
-                      stream.device->facts().ordinal, device_.ordinal(),
-                      request_.memory.from_driver
-                          ? "create the pool without GPUMEM_POOL_FROM_DRIVER, and name it in the accesses"
-                          : "name it in the accesses of gpumem_pool_create()");
+                      "the stream is of device %u, which has no access to this pool of device %u; name it "
+                      "in the accesses of gpumem_pool_create()",
+                      stream.device->facts().ordinal, device_.ordinal());
   }
   // Retries frees that the driver refused, as this call is slow anyway. Neither under the lock nor in a
   // callback, because a retry may wait.

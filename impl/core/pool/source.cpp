@@ -33,13 +33,43 @@ Result<void> PoolSource::open(const PoolBlocks& blocks) {
   blocks_ = &blocks;
   granularity_ = uint64_t{2} << 20;
   if (wants_range()) return reserve_addresses(blocks);
-  if (memory_.from_driver) GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_POOL_DRIVER));
+  if (memory_.from_driver) {
+    GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_POOL_DRIVER));
+    if (memory_.handle_types == 0) return open_driver_pool();
+  }
   if (memory_.accesses.empty() && memory_.handle_types == 0) return {};
   if (!memory_.from_driver) GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_VMM_DEVICE));
   return make_error(GPUMEM_ERROR_UNSUPPORTED, "a pool with %s %s",
                     memory_.from_driver ? "GPUMEM_POOL_FROM_DRIVER" : "memory flags",
-                    memory_.accesses.empty() ? "has no handle types; create it without them"
-                                             : "gives no other device access");
+                    memory_.handle_types != 0 ? "has no handle types; create it without them"
+                                              : "gives no other device access");
+}
+
+Result<void> PoolSource::open_driver_pool() {
+  for (const AccessRequest& access : memory_.accesses) {
+    GPUMEM_TRY(check_can_have(device_, access.device));
+    const uint32_t ordinal = access.device->ordinal();
+    if (access.access == GPUMEM_ACCESS_READ || ordinal > 63) {
+      return make_error(
+          GPUMEM_ERROR_UNSUPPORTED,
+          "a pool with GPUMEM_POOL_FROM_DRIVER gives GPUMEM_ACCESS_READWRITE or none, and to the "
+          "first 64 devices");
+    }
+    if (access.access != GPUMEM_ACCESS_NONE && access.device != &device_) users_ |= uint64_t{1} << ordinal;
+  }
+  return device_.backend().open_driver_pool(memory_of(0));
+}
+
+backend::MemoryRequest PoolSource::memory_of(uint64_t size) const {
+  backend::MemoryRequest request;
+  request.sort = memory_.kind->sort;
+  request.size = size;
+  request.alignment = PoolClasses::kPage;
+  request.require = memory_.flags;
+  request.numa_node = memory_.numa_node;
+  request.from_driver = memory_.from_driver;
+  request.users = users_;
+  return request;
 }
 
 backend::PhysicalRequest PoolSource::piece_of(uint64_t size) const {
@@ -153,13 +183,7 @@ Result<PoolSource::Pieces::node_type> PoolSource::make(uint64_t size) const {
   } else {
     auto root = held<DeviceObject>(device_.handle());
     if (!root) return root.error();
-    backend::MemoryRequest request;
-    request.size = size;
-    request.alignment = PoolClasses::kPage;
-    request.require = memory_.flags;
-    request.numa_node = memory_.numa_node;
-    request.from_driver = memory_.from_driver;
-    auto made = create_memory(**root, *memory_.kind, request, memory_.name);
+    auto made = create_memory(**root, *memory_.kind, memory_of(size), memory_.name);
     if (!made) return made.error();
     auto memory = held<Memory>(made->handle);
     if (!memory) return memory.error();

@@ -22,7 +22,7 @@ struct PoolMemory {
   gpumem_memory_flags flags = 0;
   gpumem_handle_types handle_types = 0;
   int32_t numa_node = -1;
-  bool from_driver = false;             // from the driver's pool of the device
+  bool from_driver = false;             // from a pool of the driver
   std::vector<AccessRequest> accesses;  // besides the own device's
   std::string name;
 };
@@ -70,6 +70,8 @@ class PoolSource {
 
  private:
   Result<void> reserve_addresses(const PoolBlocks& blocks);
+  Result<void> open_driver_pool();
+  backend::MemoryRequest memory_of(uint64_t size) const;
   backend::PhysicalRequest piece_of(uint64_t size) const;
   bool wants_range() const;
 
@@ -77,6 +79,7 @@ class PoolSource {
   Device& device_;
   const PoolMemory memory_;
   const PoolBlocks* blocks_ = nullptr;
+  uint64_t users_ = 0;  // bits of the ordinals of other devices that reach memory of the driver
   uint64_t range_ = 0;
   uint64_t begin_ = 0;
   uint64_t end_ = 0;

@@ -89,11 +89,16 @@ Result<void> launch_host_function(Stream& stream, gpumem_host_function function,
 
 namespace {
 
-// Refuses memory that cannot hold a word.
+// Refuses memory that cannot hold a word. A pool of the driver never can (measured).
 Result<void> check_kind(const FoundSpan& found) {
   if (found.kind->managed) {
     return make_error(GPUMEM_ERROR_WRONG_KIND,
                       "the word is in managed memory; use pinned, device or mapped registered memory");
+  }
+  if (found.region && found.region->from_driver()) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the word is in memory of a pool of the driver, which takes no value operations; use "
+                      "memory that is not of GPUMEM_POOL_FROM_DRIVER");
   }
   if (found.region && found.region->facts().device_pointer != nullptr) return {};
   return make_error(GPUMEM_ERROR_WRONG_KIND,
@@ -105,10 +110,10 @@ Result<void> check_kind(const FoundSpan& found) {
 Result<void> check_access(const Device& device, const Region& region, bool write) {
   GPUMEM_TRY(region.reachable_by(device, write));
   if (region.access_of(device) != GPUMEM_ACCESS_NONE) return {};
-  return make_error(GPUMEM_ERROR_NO_ACCESS, "device %u has no access to the memory of device %u; %s",
-                    device.ordinal(), region.device().ordinal(),
-                    region.own_device_only() ? "create the pool without GPUMEM_POOL_FROM_DRIVER"
-                                             : "call gpumem_device_enable_peer_access() first");
+  return make_error(GPUMEM_ERROR_NO_ACCESS,
+                    "device %u has no access to the memory of device %u; call "
+                    "gpumem_device_enable_peer_access() first",
+                    device.ordinal(), region.device().ordinal());
 }
 
 // The same in a range, where that depends on the mapping.

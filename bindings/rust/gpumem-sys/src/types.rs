@@ -517,7 +517,7 @@ constants! {
     GPUMEM_CAPABILITY_SHARE_DMA_BUF: gpumem_capability = 83;
     /// `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over PCIe?
     GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE: gpumem_capability = 84;
-    /// `pool.driver`: can a pool take its memory from the driver's own pool?
+    /// `pool.driver`: can a pool take its memory from a pool of the driver?
     GPUMEM_CAPABILITY_POOL_DRIVER: gpumem_capability = 90;
     /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO),
     /// [`GPUMEM_ANSWER_YES`](crate::GPUMEM_ANSWER_YES) or
@@ -718,17 +718,27 @@ constants! {
     /// like all others, so they must not be freed while it may be launched. The default stream of
     /// each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
     GPUMEM_POOL_TRUST_NATIVE_STREAMS: gpumem_pool_flags = 0x4;
-    /// The pool takes its memory from the device's current memory pool of the driver, from which
-    /// `cudaMallocAsync` serves other code of the process, and gives it back there: what one of the
-    /// two does not need, the other can use. Needs
-    /// [`GPUMEM_CAPABILITY_POOL_DRIVER`](crate::GPUMEM_CAPABILITY_POOL_DRIVER), and is only for
-    /// pools of [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) without memory flags, handle
-    /// types and accesses. Memory comes in pieces of 64 KiB. Other devices do not reach it,
-    /// whatever peer access is enabled, and it cannot be shared. Taking memory may wait for work of
-    /// other code: the driver can hand out memory that was freed behind work which still runs.
-    /// Allocations that lack memory then wait too, and so does who destroys the pool or closes the
-    /// instance; frees, trims and queries do not. Memory that is given back goes to the system if
-    /// the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says.
+    /// The pool takes its memory from a memory pool of the driver, in pieces of 64 KiB. Needs
+    /// [`GPUMEM_CAPABILITY_POOL_DRIVER`](crate::GPUMEM_CAPABILITY_POOL_DRIVER). Which pool that is
+    /// depends on the memory: - Of [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) without
+    /// accesses it is the device's current one, from which `cudaMallocAsync` serves other code of
+    /// the process. Memory goes back there: what one of the two does not need, the other can use.
+    /// Taking memory may wait for work of other code: the driver can hand out memory that was freed
+    /// behind work which still runs. Allocations that lack memory then wait too, and so does who
+    /// destroys the pool or closes the instance; frees, trims and queries do not. Memory that is
+    /// given back goes to the system if the driver's pool keeps no more, as
+    /// `cudaMemPoolAttrReleaseThreshold` says. - Of
+    /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) with accesses for other devices, and of
+    /// [`GPUMEM_KIND_PINNED`](crate::GPUMEM_KIND_PINNED), it is one that the library makes, for all
+    /// its pools of the device that ask for the same. No other code has memory of it, and no work
+    /// is waited for. The driver takes memory for it from the system in large steps, and gives a
+    /// step back once nothing of it is used. Pinned memory needs a driver of CUDA 13.0. Accesses
+    /// are [`GPUMEM_ACCESS_READWRITE`](crate::GPUMEM_ACCESS_READWRITE); pinned memory is accessed
+    /// by all devices, as elsewhere, and grows faster without the flag. It goes with no memory flag
+    /// but [`GPUMEM_MEMORY_NUMA_NODE`](crate::GPUMEM_MEMORY_NUMA_NODE) of pinned memory, and with
+    /// no handle types: the memory cannot be shared. Other devices reach device memory by the
+    /// accesses alone, whatever peer access is enabled. No memory of it takes
+    /// `gpumem_stream_write_value()` and `gpumem_stream_wait_value()`.
     GPUMEM_POOL_FROM_DRIVER: gpumem_pool_flags = 0x8;
     /// There was a free block.
     GPUMEM_POOL_ANSWER_ALLOCATED: gpumem_pool_answer = 1;
@@ -1902,7 +1912,7 @@ structs! {
         /// other devices then allocate nothing, unless the pool has memory flags or the device no
         /// virtual memory management: then access is that of `gpumem_device_enable_peer_access()`,
         /// which is not checked. With [`GPUMEM_POOL_FROM_DRIVER`](crate::GPUMEM_POOL_FROM_DRIVER)
-        /// they never do.
+        /// they never do without access.
         accesses: *const gpumem_access_desc,
         /// Number of entries; 0 with NULL.
         access_count: u64,

@@ -850,7 +850,8 @@ impl Stream {
     /// - [`ErrorKind::WrongKind`]: the memory is not pinned, registered with a device pointer, or device
     ///   memory
     /// - [`ErrorKind::NoAccess`]: the device may not write there
-    /// - [`ErrorKind::Unsupported`]: the device cannot do it; the driver lacks the entry point
+    /// - [`ErrorKind::Unsupported`]: the device cannot do it, or the memory is of a pool with
+    ///   [`PoolFlags::FROM_DRIVER`]; the driver lacks the entry point
     /// - [`ErrorKind::DeviceLost`]: the device is lost
     /// - [`ErrorKind::InvalidState`]: the word is in a buffer that is asleep, or is being put to sleep or
     ///   woken; or called from a host function
@@ -880,8 +881,8 @@ impl Stream {
     /// - [`ErrorKind::WrongKind`]: the memory is not pinned, registered with a device pointer, or device
     ///   memory
     /// - [`ErrorKind::NoAccess`]: the device may not read there
-    /// - [`ErrorKind::Unsupported`]: the device cannot do it, or not with this condition; the driver lacks
-    ///   the entry point
+    /// - [`ErrorKind::Unsupported`]: the device cannot do it, or not with this condition; or the memory is of
+    ///   a pool with [`PoolFlags::FROM_DRIVER`]; the driver lacks the entry point
     /// - [`ErrorKind::DeviceLost`]: the device is lost
     /// - [`ErrorKind::InvalidState`]: the word is in a buffer that is asleep, or is being put to sleep or
     ///   woken; or called from a host function

@@ -169,9 +169,9 @@ class Exports::Plan {
 
   Result<void> check_whole(const ExportRequest& request) const {
     Device& device = region().device();
-    if (region().own_device_only()) {
+    if (region().from_driver()) {
       return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                        "memory of the driver's own pool cannot be shared; create the pool without "
+                        "memory of a pool of the driver cannot be shared; create the pool without "
                         "GPUMEM_POOL_FROM_DRIVER");
     }
     GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_SHARE_LEGACY));

@@ -216,7 +216,7 @@ codes! {
         /// `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over
         /// PCIe?
         SHARE_DMA_BUF_PCIE = GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
-        /// `pool.driver`: can a pool take its memory from the driver's own pool?
+        /// `pool.driver`: can a pool take its memory from a pool of the driver?
         POOL_DRIVER = GPUMEM_CAPABILITY_POOL_DRIVER,
     }
     /// Type of `value` in a CapabilityInfo.
@@ -563,16 +563,25 @@ flags! {
         /// are like all others, so they must not be freed while it may be launched. The default
         /// stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
         TRUST_NATIVE_STREAMS = GPUMEM_POOL_TRUST_NATIVE_STREAMS,
-        /// The pool takes its memory from the device's current memory pool of the driver, from
-        /// which `cudaMallocAsync` serves other code of the process, and gives it back there: what
-        /// one of the two does not need, the other can use. Needs [`Capability::POOL_DRIVER`], and
-        /// is only for pools of [`Kind::DEVICE`] without memory flags, handle types and accesses.
-        /// Memory comes in pieces of 64 KiB. Other devices do not reach it, whatever peer access is
-        /// enabled, and it cannot be shared. Taking memory may wait for work of other code: the
-        /// driver can hand out memory that was freed behind work which still runs. Allocations that
-        /// lack memory then wait too, and so does who destroys the pool or closes the instance;
-        /// frees, trims and queries do not. Memory that is given back goes to the system if the
-        /// driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says.
+        /// The pool takes its memory from a memory pool of the driver, in pieces of 64 KiB. Needs
+        /// [`Capability::POOL_DRIVER`]. Which pool that is depends on the memory: - Of
+        /// [`Kind::DEVICE`] without accesses it is the device's current one, from which
+        /// `cudaMallocAsync` serves other code of the process. Memory goes back there: what one of
+        /// the two does not need, the other can use. Taking memory may wait for work of other code:
+        /// the driver can hand out memory that was freed behind work which still runs. Allocations
+        /// that lack memory then wait too, and so does who destroys the pool or closes the
+        /// instance; frees, trims and queries do not. Memory that is given back goes to the system
+        /// if the driver's pool keeps no more, as `cudaMemPoolAttrReleaseThreshold` says. - Of
+        /// [`Kind::DEVICE`] with accesses for other devices, and of [`Kind::PINNED`], it is one
+        /// that the library makes, for all its pools of the device that ask for the same. No other
+        /// code has memory of it, and no work is waited for. The driver takes memory for it from
+        /// the system in large steps, and gives a step back once nothing of it is used. Pinned
+        /// memory needs a driver of CUDA 13.0. Accesses are [`Access::READ_WRITE`]; pinned memory
+        /// is accessed by all devices, as elsewhere, and grows faster without the flag. It goes
+        /// with no memory flag but [`MemoryFlags::NUMA_NODE`] of pinned memory, and with no handle
+        /// types: the memory cannot be shared. Other devices reach device memory by the accesses
+        /// alone, whatever peer access is enabled. No memory of it takes `Stream::write_value` and
+        /// `Stream::wait_value`.
         FROM_DRIVER = GPUMEM_POOL_FROM_DRIVER,
     }
 }
