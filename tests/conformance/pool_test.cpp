@@ -2307,6 +2307,52 @@ TEST(Pool, str_12_large_blocks_freed_in_a_native_stream_share_marks) {
   EXPECT_OK(gpumem_stream_destroy(wrapper, why()));
 }
 
+// Each stream may never be heard of again, so all of them together leave little without a mark.
+TEST(Pool, str_12_the_more_native_streams_the_sooner_they_are_marked) {
+  const Instance instance = open_instance([](gpumem_instance_desc&, gpumem_host_options& host) {
+    host.device_bytes = 2048 * kMiB;
+    host.fill = GPUMEM_TOGGLE_OFF;
+  });
+  gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
+  ASSERT_OK(gpumem_device_get_info(instance.device(), &device, why()));
+  gpumem_pool_desc desc = pool_desc(0);
+  desc.initial_size = std::min(1024 * kMiB, device.total_bytes / 2);
+  const Pool pool = create_pool(instance.device(), desc);
+  const uint64_t count = std::min<uint64_t>(16, desc.initial_size / (32 * kMiB));
+  std::vector<std::unique_ptr<NativeStream>> streams;
+  while (streams.size() < count) {
+    streams.push_back(std::make_unique<NativeStream>(instance.device()));
+    std::array<void*, 2> blocks{};
+    for (void*& block : blocks)
+      ASSERT_OK(gpumem_pool_alloc_native(pool, 12 * kMiB, streams.back()->get(), &block, why()));
+    for (void* const block : blocks)
+      ASSERT_OK(gpumem_pool_free_native(pool, block, streams.back()->get(), why()));
+  }
+  EXPECT_GE(info_of(pool).mark_count, count - 2);
+}
+
+// So that it can use again, or give back, what was freed in the stream, which no other call can mark.
+TEST(Pool, str_12_a_growth_marks_the_native_stream_of_its_call) {
+  const Instance instance = open_instance();
+  const NativeStream stream(instance.device());
+  const auto marks_of_a_growth = [&](void* native) {
+    const Pool pool = create_pool(instance.device());
+    std::array<void*, 20> blocks{};
+    for (void*& block : blocks)
+      EXPECT_OK(gpumem_pool_alloc_native(pool, kMiB, native, &block, why()));
+    for (void* const block : blocks)
+      EXPECT_OK(gpumem_pool_free_native(pool, block, native, why()));
+    EXPECT_EQ(info_of(pool).mark_count, 0U) << "too few for one";
+    void* large = nullptr;
+    EXPECT_OK(gpumem_pool_alloc_native(pool, 24 * kMiB, native, &large, why()));
+    const uint64_t marks = info_of(pool).mark_count;
+    EXPECT_OK(gpumem_pool_free_native(pool, large, native, why()));
+    return marks;
+  };
+  EXPECT_GE(marks_of_a_growth(stream.get()), 1U);
+  EXPECT_EQ(marks_of_a_growth(nullptr), 0U) << "a mark in the legacy default stream may spoil a capture";
+}
+
 TEST(Pool, pool_19_trying_gives_what_is_free_and_takes_nothing) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kKinds) {
