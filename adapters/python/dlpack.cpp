@@ -334,10 +334,11 @@ void* type_of(const Tensor& tensor) {
 constexpr int kMaxDimensions = 64;  // numpy's
 using Numbers = std::array<int64_t, kMaxDimensions>;
 
-// Strides and size in bytes. False if only numbers of Python are large enough.
+// Strides and size in bytes. False for a negative extent, or if only numbers of Python are large enough.
 bool lay_out(const Tensor& tensor, int64_t item, Numbers* strides, int64_t* bytes) {
   *bytes = item;
   for (auto i = static_cast<size_t>(tensor.ndim); i-- > 0;) {
+    if (tensor.shape[i] < 0) return false;
     (*strides)[i] = *bytes;
     if (tensor.strides != nullptr && __builtin_mul_overflow(tensor.strides[i], item, &(*strides)[i]))
       return false;
@@ -377,6 +378,7 @@ void* view_of(void* address, bool is_new, void** out_owner) {
   int64_t bytes = 0;
   size_t start = 0;
   if (type == nullptr || !lay_out(tensor, tensor.bits / 8, &strides, &bytes) ||
+      (tensor.data == nullptr && bytes != 0) ||
       __builtin_add_overflow(reinterpret_cast<uintptr_t>(tensor.data), tensor.byte_offset, &start))
     return nullptr;
   void* const view = PyType_GenericNew(objects.view, nullptr, nullptr);

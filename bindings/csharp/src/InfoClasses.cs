@@ -1168,7 +1168,10 @@ namespace GpuMem
     /// <summary>Their usable sizes.</summary>
     public long TotalBytes { get; private set; }
 
-    /// <summary>Blocks freed in one stream and allocated in another.</summary>
+    /// <summary>
+    /// Blocks freed in one stream and given to another; a thread takes several at a time, and allocates perhaps not
+    /// all.
+    /// </summary>
     public long CrossStreamCount { get; private set; }
 
     /// <summary>Waits of one stream for another that the pool has enqueued.</summary>

@@ -531,9 +531,10 @@ type PoolInfo struct {
 	PeakLiveBytes     uint64 // Their usable sizes at most: the same for LiveBytes.
 	PeakReservedBytes uint64 // Largest ReservedBytes since then.
 	// Blocks allocated since the pool was created, also those that a failed [Pool.AllocBatch] has freed again.
-	TotalCount       uint64
-	TotalBytes       uint64 // Their usable sizes.
-	CrossStreamCount uint64 // Blocks freed in one stream and allocated in another.
+	TotalCount uint64
+	TotalBytes uint64 // Their usable sizes.
+	// Blocks freed in one stream and given to another; a thread takes several at a time, and allocates perhaps not all.
+	CrossStreamCount uint64
 	WaitCount        uint64 // Waits of one stream for another that the pool has enqueued.
 	MarkCount        uint64 // Marks that the pool has enqueued in streams.
 	GrowCount        uint64 // How often it has taken memory; other allocations were served from what it had.

@@ -448,9 +448,15 @@ def _view_of(owner: _Imported) -> View:
     tensor = managed.tensor
     typestr, itemsize = _types.from_dlpack(tensor.code, tensor.bits, tensor.lanes)
     count = tensor.ndim
-    if count and not tensor.shape:
+    if count < 0 or (count and not tensor.shape):
         raise BufferError(f"the tensor has {count} dimensions and no shape")
     shape, strides = tuple(tensor.shape[:count]) if count else (), tensor.strides
+    if any(extent < 0 for extent in shape):
+        raise BufferError(f"the tensor has the shape {shape}")
+    if all(shape) and not tensor.data:
+        raise BufferError("the tensor has elements, but no data")
+    if (tensor.data or 0) + tensor.byte_offset >= 1 << 64:
+        raise BufferError(f"the tensor has the offset {tensor.byte_offset}")
     if strides:
         strides = tuple([stride * itemsize for stride in strides[:count]])
     else:

@@ -602,7 +602,8 @@ class PoolInfo(NamedTuple):
     - ``total_count``: Blocks allocated since the pool was created, also those that a failed :meth:`Pool.alloc_batch`
       has freed again.
     - ``total_bytes``: Their usable sizes.
-    - ``cross_stream_count``: Blocks freed in one stream and allocated in another.
+    - ``cross_stream_count``: Blocks freed in one stream and given to another; a thread takes several at a time, and
+      allocates perhaps not all.
     - ``wait_count``: Waits of one stream for another that the pool has enqueued.
     - ``mark_count``: Marks that the pool has enqueued in streams.
     - ``grow_count``: How often it has taken memory; other allocations were served from what it had.

@@ -102,7 +102,7 @@ def to_dlpack(typestr: str) -> Tuple[int, int]:
 def from_dlpack(code: int, bits: int, lanes: int) -> Tuple[str, int]:
     """(type string, bytes). Elements that numpy has no type for, such as bfloat16, become plain bytes."""
     size = bits // 8 * lanes
-    if bits % 8 or lanes != 1:
+    if not bits or bits % 8 or lanes != 1:
         raise BufferError(f"elements of {bits} bits in {lanes} lanes cannot be imported")
     found = f"{_DL_KINDS.get(code)}{size}"
     if found not in _TYPES:

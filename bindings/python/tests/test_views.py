@@ -784,6 +784,17 @@ class DLPackTest(Case):
                 gpumem.from_dlpack(capsule)
             self.assertEqual(len(deleted), 1)
 
+    def test_tensors_that_cannot_be(self):
+        below = (ctypes.c_int64 * 2)(3, -4)
+        shape = ctypes.cast(below, ctypes.POINTER(ctypes.c_int64))
+        for versioned in (False, True):
+            for fields, text in (({"ndim": 2, "shape": shape}, "the shape .3, -4."), ({"ndim": -3}, "-3 dimensions"), ({"data": None}, "no data"),
+                                 ({"bits": 0}, "0 bits"), ({"byte_offset": (1 << 64) - 1}, "the offset 18446744073709551615")):
+                capsule, deleted = self.made_by_others(versioned, **fields)
+                with self.assertRaisesRegex(BufferError, text):
+                    gpumem.from_dlpack(capsule)
+                self.assertEqual(len(deleted), 1)
+
     def test_an_interruption_is_not_lost(self):
         view = self.pinned().view("f4", (4, 6))
         with unittest.mock.patch.object(gpumem.View, "_check_counted", side_effect=[KeyboardInterrupt, None, None, None]):

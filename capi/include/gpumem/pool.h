@@ -586,10 +586,11 @@ typedef struct gpumem_pool_info {
   uint64_t peak_reserved_bytes; /**< Largest `reserved_bytes` since then. */
   /** Blocks allocated since the pool was created, also those that a failed gpumem_pool_alloc_batch() has freed again. */
   uint64_t total_count;
-  uint64_t total_bytes;        /**< Their usable sizes. */
-  uint64_t cross_stream_count; /**< Blocks freed in one stream and allocated in another. */
-  uint64_t wait_count;         /**< Waits of one stream for another that the pool has enqueued. */
-  uint64_t mark_count;         /**< Marks that the pool has enqueued in streams. */
+  uint64_t total_bytes; /**< Their usable sizes. */
+  /** Blocks freed in one stream and given to another; a thread takes several at a time, and allocates perhaps not all. */
+  uint64_t cross_stream_count;
+  uint64_t wait_count; /**< Waits of one stream for another that the pool has enqueued. */
+  uint64_t mark_count; /**< Marks that the pool has enqueued in streams. */
   uint64_t grow_count; /**< How often it has taken memory; other allocations were served from what it had. */
   uint64_t release_count; /**< How often it has released some. */
   uint64_t capture_count; /**< Captures that have a part of it: see gpumem_pool_release_capture(). */

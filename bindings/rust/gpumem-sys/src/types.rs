@@ -1983,7 +1983,8 @@ structs! {
         total_count: u64,
         /// Their usable sizes.
         total_bytes: u64,
-        /// Blocks freed in one stream and allocated in another.
+        /// Blocks freed in one stream and given to another; a thread takes several at a time, and
+        /// allocates perhaps not all.
         cross_stream_count: u64,
         /// Waits of one stream for another that the pool has enqueued.
         wait_count: u64,

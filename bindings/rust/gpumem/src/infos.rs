@@ -758,7 +758,8 @@ pub struct PoolInfo {
     pub total_count: u64,
     /// Their usable sizes.
     pub total_bytes: u64,
-    /// Blocks freed in one stream and allocated in another.
+    /// Blocks freed in one stream and given to another; a thread takes several at a time, and allocates perhaps
+    /// not all.
     pub cross_stream_count: u64,
     /// Waits of one stream for another that the pool has enqueued.
     pub wait_count: u64,

@@ -115,6 +115,11 @@ class Exports::Plan {
                         "ranges, buffers and pools of device memory",
                         kind.name);
     }
+    if (region().from_driver()) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "memory of a pool of the driver cannot be shared; create the pool without "
+                        "GPUMEM_POOL_FROM_DRIVER");
+    }
     const bool whole = kind.sharing == KindTraits::Sharing::kWhole;
     way = request.way != GPUMEM_SHARE_WAY_ANY ? request.way
           : whole                             ? GPUMEM_SHARE_WAY_LEGACY
@@ -169,11 +174,6 @@ class Exports::Plan {
 
   Result<void> check_whole(const ExportRequest& request) const {
     Device& device = region().device();
-    if (region().from_driver()) {
-      return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                        "memory of a pool of the driver cannot be shared; create the pool without "
-                        "GPUMEM_POOL_FROM_DRIVER");
-    }
     GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_SHARE_LEGACY));
     auto facet = device.sharing();
     if (!facet) return facet.error();
