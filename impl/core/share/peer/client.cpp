@@ -151,16 +151,15 @@ bool ShareClient::owes_answer_to(MessageType type) const {
 template <class IsOver>
 void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until,
                                    const IsOver& is_over) {
-  do {
+  while (!is_over() && !gone()) {
     const std::optional<Error> damage = take_all();
+    const bool over = is_over();
     lock.unlock();
     if (damage) report(*damage);
+    if (!over) std::this_thread::yield();
     lock.lock();
-    if (is_over() || gone()) return;
-    lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
-  } while (!is_over() && !gone() && Clock::now() < until);
+    if (Clock::now() >= until) return;
+  }
 }
 
 // A failure shows in ended_.
