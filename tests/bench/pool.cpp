@@ -340,8 +340,10 @@ void growing(const Scene& scene) {
     desc.kind = kind;
     desc.flags = GPUMEM_POOL_FROM_DRIVER;
     gpumem_pool pool = nullptr;
-    // An older driver has pools of device memory alone.
-    if (gpumem_pool_create(scene.device, &desc, &pool, nullptr) != GPUMEM_SUCCESS) continue;
+    // An older driver has none, or of device memory alone.
+    const gpumem_status status = gpumem_pool_create(scene.device, &desc, &pool, nullptr);
+    if (status == GPUMEM_ERROR_UNSUPPORTED) continue;
+    must_succeed(status);
     must(gpumem_pool_destroy, pool);
     growing(scene, kind, GPUMEM_POOL_FROM_DRIVER);
   }
