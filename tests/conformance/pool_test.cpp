@@ -1317,6 +1317,16 @@ TEST(Pool, str_16_memory_of_a_destroyed_pool_goes_back_later) {
   }
 }
 
+// Takes a block of a pool that has room for only one of this size.
+void* take_the_only(gpumem_pool pool, uint64_t size) {
+  void* const block = take(pool, size);
+  void* kept = &kept;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, size, nullptr, &kept, why()));
+  EXPECT_EQ(kept, &kept);
+  EXPECT_LE(info_of(pool).reserved_bytes, info_of(pool).limit);
+  return block;
+}
+
 TEST(Pool, str_16_a_limit_holds) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kKinds) {
@@ -1324,13 +1334,10 @@ TEST(Pool, str_16_a_limit_holds) {
     gpumem_pool_desc desc = pool_desc(kind);
     desc.limit = 4 * kMiB;
     const Pool pool = create_pool(instance.device(), desc);
-    void* const block = take(pool, 3 * kMiB);
-    void* more = &instance;
-    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 3 * kMiB, nullptr, &more, why()));
-    EXPECT_EQ(more, &instance);
-    EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
+    void* const block = take_the_only(pool, 3 * kMiB);
+    EXPECT_EQ(info_of(pool).limit, 4 * kMiB);
     EXPECT_OK(gpumem_pool_set_limit(pool, 8 * kMiB, why()));
-    more = take(pool, 3 * kMiB);
+    void* const more = take(pool, 3 * kMiB);
     EXPECT_LE(info_of(pool).reserved_bytes, 8 * kMiB);
     give(pool, more);
     give(pool, block);
@@ -2272,18 +2279,28 @@ TEST(Pool, str_12_what_is_freed_in_a_native_stream_serves_others) {
   }
 }
 
-// What has no mark is a small share of the pool, since this may be the last that it hears of the stream.
-TEST(Pool, str_12_large_blocks_freed_in_a_native_stream_share_marks) {
-  const Instance instance = open_instance([](gpumem_instance_desc&, gpumem_host_options& host) {
+// Of 1 GiB, or half of a smaller device.
+Instance open_for_a_large_pool() {
+  return open_instance([](gpumem_instance_desc&, gpumem_host_options& host) {
     host.device_bytes = 2048 * kMiB;
     host.fill = GPUMEM_TOGGLE_OFF;
   });
-  const NativeStream stream(instance.device());
-  gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
-  ASSERT_OK(gpumem_device_get_info(instance.device(), &device, why()));
-  constexpr uint64_t kSize = 12 * kMiB;  // no thread keeps it
+}
+
+gpumem_pool_desc large_pool(gpumem_device device) {
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_OK(gpumem_device_get_info(device, &info, why()));
   gpumem_pool_desc desc = pool_desc(0);
-  desc.initial_size = std::min(1024 * kMiB, device.total_bytes / 2);
+  desc.initial_size = std::min(1024 * kMiB, info.total_bytes / 2);
+  return desc;
+}
+
+// What has no mark is a small share of the pool, since this may be the last that it hears of the stream.
+TEST(Pool, str_12_large_blocks_freed_in_a_native_stream_share_marks) {
+  const Instance instance = open_for_a_large_pool();
+  const NativeStream stream(instance.device());
+  constexpr uint64_t kSize = 12 * kMiB;  // no thread keeps it
+  const gpumem_pool_desc desc = large_pool(instance.device());
   const Pool pool = create_pool(instance.device(), desc);
   std::vector<void*> blocks(desc.initial_size / kSize / 2);
   for (void*& block : blocks)
@@ -2309,14 +2326,8 @@ TEST(Pool, str_12_large_blocks_freed_in_a_native_stream_share_marks) {
 
 // Each stream may never be heard of again, so all of them together leave little without a mark.
 TEST(Pool, str_12_the_more_native_streams_the_sooner_they_are_marked) {
-  const Instance instance = open_instance([](gpumem_instance_desc&, gpumem_host_options& host) {
-    host.device_bytes = 2048 * kMiB;
-    host.fill = GPUMEM_TOGGLE_OFF;
-  });
-  gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
-  ASSERT_OK(gpumem_device_get_info(instance.device(), &device, why()));
-  gpumem_pool_desc desc = pool_desc(0);
-  desc.initial_size = std::min(1024 * kMiB, device.total_bytes / 2);
+  const Instance instance = open_for_a_large_pool();
+  const gpumem_pool_desc desc = large_pool(instance.device());
   const Pool pool = create_pool(instance.device(), desc);
   const uint64_t count = std::min<uint64_t>(16, desc.initial_size / (32 * kMiB));
   std::vector<std::unique_ptr<NativeStream>> streams;
@@ -2924,11 +2935,8 @@ TEST(Pool, pool_22_a_limit_holds_for_memory_of_the_driver) {
     gpumem_pool_desc desc = each.desc();
     desc.limit = 192 * kKiB;
     const Pool pool = create_pool(instance.device(), desc);
-    void* const block = take(pool, 128 * kKiB);
-    void* kept = &kept;
-    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 128 * kKiB, nullptr, &kept, why()));
-    EXPECT_EQ(kept, &kept);
-    EXPECT_LE(info_of(pool).reserved_bytes, 192 * kKiB);
+    void* const block = take_the_only(pool, 128 * kKiB);
+    EXPECT_EQ(info_of(pool).limit, 192 * kKiB);
     give(pool, block);
     trim(pool);
     EXPECT_EQ(info_of(pool).reserved_bytes, 0u);
