@@ -744,6 +744,54 @@ TEST(PoolCapture, str_22_a_graph_finds_its_blocks_each_time) {
   }
 }
 
+// Memory that moves during a capture stays where earlier nodes use it, too.
+TEST(PoolCapture, str_22_a_graph_finds_blocks_that_have_moved) {
+  if (on_host()) GTEST_SKIP() << "the host backend has no graphs";
+  Instance instance = open_instance();
+  constexpr uint64_t kSize = 4 * kMiB;
+  constexpr uint64_t kWider = 5 * kMiB;
+  const Pool pool = create_pool(instance.device());
+  Captured captured(instance.device());
+  const Memory results = alloc_device(instance.device(), 64 * kMiB);
+  CUdeviceptr result = reinterpret_cast<CUdeviceptr>(results.device());
+  const auto stream = static_cast<CUstream>(captured.native());
+  const uint64_t capture = captured.begin();
+  std::vector<void*> blocks;
+  std::vector<std::pair<uint64_t, unsigned char>> copies;
+  const auto use = [&](uint64_t size) {
+    blocks.push_back(take(pool, size, captured));
+    const PrimaryContext context(ordinal_of(instance.device()));
+    const auto address = reinterpret_cast<CUdeviceptr>(blocks.back());
+    copies.emplace_back(size, static_cast<unsigned char>(copies.size() + 1));
+    EXPECT_EQ(raw().cuMemsetD8Async(address, copies.back().second, size, stream), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemcpyDtoDAsync(result, address, size, stream), CUDA_SUCCESS);
+    result += size;
+  };
+  for (int i = 0; i < 8; ++i)
+    use(kSize);
+  for (size_t i = 0; i < 8; i += 2)
+    give(pool, blocks[i], captured);
+  for (int i = 0; i < 3; ++i)
+    use(kWider);
+  EXPECT_EQ(captured.end(), 22U) << "nodes: a fill and a copy for each";
+  EXPECT_LE(info_of(pool).peak_reserved_bytes, 36 * kMiB) << "or nothing has moved";
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_OK(fill_on(instance, nullptr, results.device(), 64 * kMiB, 0, 1, why()));
+    trim(pool);
+    captured.launch();
+    const uint8_t* at = results.device();
+    for (const auto& [size, value] : copies) {
+      EXPECT_TRUE(holds_only(instance, at, size, value)) << unsigned{value};
+      at += size;
+    }
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i >= 8 || i % 2 != 0) give(pool, blocks[i]);
+  }
+  release(pool, capture);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
 // Twice, or destroyed without a launch: the part stays until it is released, and then all of it goes back.
 TEST(PoolCapture, str_22_a_graph_is_instantiated_any_number_of_times) {
   if (on_host()) GTEST_SKIP() << "the host backend has no graphs";

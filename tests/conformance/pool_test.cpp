@@ -1537,30 +1537,162 @@ TEST(Pool, pool_16_holes_are_used_again_or_go_back) {
   }
 }
 
+// Blocks with holes between them, and then some that are too large for the holes.
+class WithHoles {
+ public:
+  static constexpr uint64_t kPeak = 160 * kMiB;
+  static constexpr uint64_t kSize = 4 * kMiB;
+  static constexpr uint64_t kWider = 5 * kMiB;
+  static Instance open() {
+    return open_instance(
+        [](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 256 * kMiB; });
+  }
+  WithHoles(gpumem_instance instance, gpumem_pool pool, gpumem_stream stream)
+      : instance_(instance), pool_(pool), stream_(stream) {
+    std::vector<void*> holes;
+    for (uint64_t i = 0; i < kPeak / kSize / 2; ++i) {
+      add(kSize);
+      holes.push_back(take(pool, kSize, stream));
+      EXPECT_OK(fill_on(instance, stream, holes.back(), kSize, 0xEE, 1, why()));
+    }
+    for (void* const hole : holes)
+      give(pool, hole, stream);
+  }
+  WithHoles(const WithHoles&) = delete;
+  WithHoles& operator=(const WithHoles&) = delete;
+  ~WithHoles() {
+    for (const auto& [block, size] : blocks_)
+      give(pool_, block, stream_);
+  }
+  void add(uint64_t size = kWider) {
+    blocks_.emplace_back(take(pool_, size, stream_), size);
+    EXPECT_OK(fill_on(instance_, stream_, blocks_.back().first, size, static_cast<uint32_t>(blocks_.size()),
+                      1, why()));
+  }
+  // The work in the stream is complete.
+  void expect_content() const {
+    for (size_t i = 0; i < blocks_.size(); ++i)
+      EXPECT_TRUE(
+          holds_only(instance_, blocks_[i].first, blocks_[i].second, static_cast<unsigned char>(i + 1)))
+          << i;
+  }
+
+ private:
+  gpumem_instance instance_;
+  gpumem_pool pool_;
+  gpumem_stream stream_;
+  std::vector<std::pair<void*, uint64_t>> blocks_;
+};
+
 // To move a piece costs driver calls: a little more memory is taken before.
 TEST(Pool, pool_16_holes_move_only_if_much_more_would_be_taken) {
-  constexpr uint64_t kPeak = 160 * kMiB;
-  Instance instance =
-      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 256 * kMiB; });
+  Instance instance = WithHoles::open();
   const Pool pool = create_pool(instance.device());
-  std::vector<void*> blocks(40);
-  for (void*& block : blocks)
-    block = take(pool, kPeak / blocks.size());
-  const auto give_back = [&](size_t first) {
-    for (size_t i = first; i < blocks.size(); i += 2)
-      give(pool, blocks[i]);
-  };
-  give_back(1);
-  std::vector<void*> wider{take(pool, 5 * kMiB)};
-  EXPECT_EQ(info_of(pool).release_count, 0U);
-  EXPECT_GT(info_of(pool).reserved_bytes, kPeak);
+  WithHoles blocks(instance, pool, nullptr);
+  blocks.add();
+  EXPECT_GT(info_of(pool).reserved_bytes, WithHoles::kPeak);
   for (int i = 0; i < 8; ++i)
-    wider.push_back(take(pool, 5 * kMiB));
+    blocks.add();
+  EXPECT_LE(info_of(pool).peak_reserved_bytes, WithHoles::kPeak / 16 * 17);
+  EXPECT_EQ(info_of(pool).release_count, 0U);
+  blocks.expect_content();
+}
+
+// Nothing that the stream does next can come before the work that still uses the holes.
+TEST(Pool, pool_16_holes_move_while_the_work_of_their_stream_runs) {
+  Instance instance = WithHoles::open();
+  const auto free_bytes = [&] {
+    uint64_t free = 0;
+    EXPECT_OK(gpumem_device_get_memory(instance.device(), &free, nullptr, why()));
+    return free;
+  };
+  const Pool pool = create_pool(instance.device());
+  GatedStream busy(instance.device());
+  const uint64_t before = free_bytes();
+  {
+    WithHoles blocks(instance, pool, busy);
+    for (int i = 0; i < 9; ++i)
+      blocks.add();
+    EXPECT_LE(info_of(pool).peak_reserved_bytes, WithHoles::kPeak / 16 * 17);
+    busy.finish();
+    blocks.expect_content();
+  }
+  EXPECT_TRUE(all_goes_back(pool));
+  if (on_host() || on_fake_cuda()) {
+    EXPECT_EQ(free_bytes(), before) << "nothing is mapped any more";
+  }
+}
+
+// What other streams have freed is not theirs before that work is complete.
+TEST(Pool, pool_16_holes_of_another_stream_do_not_move_before_their_work_is_complete) {
+  Instance instance = WithHoles::open();
+  const Pool pool = create_pool(instance.device());
+  GatedStream busy(instance.device());
+  const Stream other = create_stream(instance.device());
+  WithHoles blocks(instance, pool, busy);
+  std::vector<void*> others;
+  for (int i = 0; i < 4; ++i)
+    others.push_back(take(pool, WithHoles::kWider, other));
+  EXPECT_GE(info_of(pool).reserved_bytes, WithHoles::kPeak + 4 * WithHoles::kWider);
+  busy.finish();
+  for (int i = 0; i < 4; ++i) {
+    others.push_back(take(pool, WithHoles::kWider, other));
+    EXPECT_OK(fill_on(instance, other, others.back(), WithHoles::kWider, 0xEE, 1, why()));
+  }
+  EXPECT_OK(gpumem_stream_synchronize(other, GPUMEM_TIMEOUT_INFINITE, why()));
+  blocks.expect_content();
+  for (void* const block : others)
+    give(pool, block, other);
+}
+
+// Whoever has imported a piece keeps its memory, so nothing else may lie there.
+TEST(Pool, pool_16_pieces_that_can_be_exported_are_released_instead) {
+  Instance instance = WithHoles::open();
+  gpumem_pool_desc desc = pool_desc();
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  const Pool pool = create_pool(instance.device(), desc);
+  WithHoles blocks(instance, pool, nullptr);
+  for (int i = 0; i < 9; ++i)
+    blocks.add();
+  EXPECT_LE(info_of(pool).peak_reserved_bytes, WithHoles::kPeak / 16 * 17);
   EXPECT_GT(info_of(pool).release_count, 0U);
-  EXPECT_LE(info_of(pool).peak_reserved_bytes, kPeak / 16 * 17);
-  for (void* const block : wider)
-    give(pool, block);
-  give_back(0);
+  blocks.expect_content();
+}
+
+// A limit that leaves room only where the holes are.
+TEST(Pool, pool_16_holes_move_within_a_limit) {
+  Instance instance = WithHoles::open();
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, WithHoles::kPeak);
+  GatedStream busy(instance.device());
+  WithHoles blocks(instance, pool, busy);
+  for (int i = 0; i < 16; ++i)
+    blocks.add();
+  EXPECT_EQ(info_of(pool).reserved_bytes, WithHoles::kPeak);
+  busy.finish();
+  blocks.expect_content();
+}
+
+// Chunks of small blocks too, if all of their blocks are free in the stream.
+TEST(Pool, pool_16_small_blocks_that_work_still_uses_make_room_in_their_stream) {
+  Instance instance = WithHoles::open();
+  const Pool pool = create_pool(instance.device());
+  GatedStream busy(instance.device());
+  std::vector<void*> blocks(96);
+  for (void*& block : blocks) {
+    block = take(pool, 256 * kKiB, busy);
+    EXPECT_OK(fill_on(instance, busy, block, 256 * kKiB, 0xEE, 1, why()));
+  }
+  const uint64_t reserved = info_of(pool).reserved_bytes;
+  for (size_t i = 1; i < blocks.size(); ++i)
+    give(pool, blocks[i], busy);
+  void* const large = take(pool, 20 * kMiB, busy);
+  EXPECT_OK(fill_on(instance, busy, large, 20 * kMiB, 1, 1, why()));
+  EXPECT_EQ(info_of(pool).reserved_bytes, reserved);
+  busy.finish();
+  EXPECT_TRUE(holds_only(instance, large, 20 * kMiB, 1));
+  EXPECT_TRUE(holds_only(instance, blocks[0], 256 * kKiB, 0xEE));
+  give(pool, large, busy);
+  give(pool, blocks[0], busy);
 }
 
 // A thread keeps 8 blocks of a class however large they are, and they are no reason to take more memory.

@@ -58,8 +58,10 @@ struct alignas(64) PoolRun {
 
   // Guarded by the pool's lock.
   std::vector<uint32_t> free;  // blocks that nobody keeps, and whose work is complete
-  uint32_t list_index = 0;     // in the pool's list of chunks with free blocks
-  bool listed = false;
+  static constexpr uint32_t kUnlisted = UINT32_MAX;
+  uint32_t list_index = kUnlisted;  // in the pool's list of chunks with free blocks
+  uint32_t counted = 0;             // blocks, by PoolCore::end_chunks()
+  bool listed() const { return list_index != kUnlisted; }
 };
 
 class PoolBlocks {

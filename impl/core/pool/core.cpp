@@ -43,8 +43,13 @@ std::shared_ptr<PoolOrder> PoolCore::order_of(const PoolStream& stream) {
   return order;
 }
 
+void PoolCore::pass(PoolSpace::Order number, uint64_t epoch) {
+  source_.pass(number, epoch);
+  space_.pass(number, epoch);
+}
+
 void PoolCore::poll(Order& order) {
-  if (order.poll()) space_.pass(order.number(), order.passed());
+  if (order.poll()) pass(order.number(), order.passed());
 }
 
 void PoolCore::poll() {
@@ -55,7 +60,7 @@ void PoolCore::poll() {
     if (!order.is_none() && !order.has_stream() && order.idle() && at->second.use_count() == 1 &&
         !is_kept(order)) {
       order.take_passed([&](const PoolFree& block) { put_back(block); });
-      space_.pass(order.number(), UINT64_MAX);
+      pass(order.number(), UINT64_MAX);
       at = orders_.erase(at);
       continue;
     }
@@ -90,7 +95,7 @@ void PoolCore::observe(bool wait) {
   while (true) {
     // Ask each time, because a block that waited for one stream is then freed in the order of another.
     for (auto& [key, order] : orders_) {
-      if (order->ask()) space_.pass(order->number(), order->passed());
+      if (order->ask()) pass(order->number(), order->passed());
     }
     mark_all();
     const size_t waiting = waiting_.size();
@@ -267,7 +272,7 @@ void PoolCore::end_cache(PoolCache* cache) noexcept {
     // Count a free for blocks that are freed later, when the stream can no longer be marked.
     if (left || found->second.use_count() > 1) order.note_frees(1);
     if (order.ask()) {
-      space_.pass(order.number(), order.passed());
+      pass(order.number(), order.passed());
     } else if (order.mark(true, true)) {
       ++marks_;
     }
@@ -288,7 +293,6 @@ void PoolCore::enlist(PoolRun& run) {
   auto& list = chunks_[run.class_index];
   run.list_index = static_cast<uint32_t>(list.size());
   list.push_back(&run);
-  run.listed = true;
 }
 
 void PoolCore::unlist(PoolRun& run) {
@@ -296,25 +300,30 @@ void PoolCore::unlist(PoolRun& run) {
   list[run.list_index] = list.back();
   list[run.list_index]->list_index = run.list_index;
   list.pop_back();
-  run.listed = false;
+  run.list_index = PoolRun::kUnlisted;
 }
 
 // Returns a block that any stream may use to its chunk; an empty chunk becomes free space.
 void PoolCore::put_back(const PoolFree& block) {
   PoolRun& run = *blocks_.run_at(block.address);
   run.free.push_back(run.index_of(block.address));
-  if (!run.listed) enlist(run);
+  if (!run.listed()) enlist(run);
   if (run.free.size() != run.count) return;
   try {
     space_.prepare(1);
   } catch (const std::bad_alloc&) {
     return;  // it stays a chunk
   }
-  unlist(run);
+  end_chunk(run, {});
+}
+
+// Makes a chunk whose blocks are all in it free space. Needs a prepared node.
+void PoolCore::end_chunk(PoolRun& run, PoolPassing passing) noexcept {
+  if (run.listed()) unlist(run);
   run.free.clear();
   const uint64_t base = run.base();
   blocks_.clear(base, space_.size_of(base));
-  space_.give(base, PoolSpace::kAny, 0);
+  space_.give(base, passing.order, passing.epoch);
   block_counts_[run.class_index] -= run.count;
   blocks_.recycle(&run);
 }
@@ -389,17 +398,18 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
   return taken;
 }
 
-// Before growing, which costs more: the work may be complete by now. A native stream can be marked since it
-// was passed to this call, but not the legacy default stream, where a mark spoils a capture that begins
-// meanwhile.
-void PoolCore::await_free(Order& own) {
+// Before growing by more than the pool may have, which costs more: the work may be complete by now. A native
+// stream can be marked since it was passed to this call, but not the legacy default stream, where a mark
+// spoils a capture that begins meanwhile.
+void PoolCore::await_free(Order& own, uint64_t size) {
   if (!at_once_ && own.has_stream() && !own.stream()->is_default() && own.mark(true)) ++marks_;
   mark_all();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
   do {
     poll();
-  } while (worth_waiting() && std::chrono::steady_clock::now() < deadline);
+  } while (!may_grow(own, size) && worth_waiting() && std::chrono::steady_clock::now() < deadline);
   sweep();
+  end_chunks(own);
 }
 
 size_t PoolCore::gather(Order& order, uint32_t index, PoolFree* out, size_t count) {
@@ -485,7 +495,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index, bool least_chunk
   }
   if (found == 0) found = take_from_new_chunk();
   if (found == 0 && spill_small()) {
-    await_free(order);
+    await_free(order, chunk);
     found = take_from_new_chunk();
   }
   if (found == 0) {
@@ -529,12 +539,12 @@ Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignmen
     base = look();
   }
   if (!base) {
-    await_free(order);
+    await_free(order, size);
     base = look();
   }
   // Chunks of small blocks that nobody uses make room too.
   if (!base && spill_small()) {
-    await_free(order);
+    await_free(order, size);
     base = look();
   }
   if (!base) {

@@ -222,6 +222,8 @@ class PoolCore final : public PoolCacheOwner {
   // Takes notice of marks that have passed.
   void poll();
   void poll(Order& order);
+  // Call when the work of an order is complete up to an epoch.
+  void pass(PoolSpace::Order number, uint64_t epoch);
   void settle_waiting();
   // Marks an order whose stream no call has named, so that its frees can be seen to pass.
   void mark(Order& order);
@@ -235,8 +237,8 @@ class PoolCore final : public PoolCacheOwner {
   void put_back(const PoolFree& block);
   void settle_given_back();
   void end_quarantine(size_t keep);
-  // Takes notice of work that is complete, or almost, and sweeps.
-  void await_free(Order& own);
+  // Takes notice of work that is complete, or almost unless the pool may grow by `size`, and sweeps.
+  void await_free(Order& own, uint64_t size);
   // Returns blocks that no order and no thread needs to their chunks.
   void sweep();
 
@@ -244,6 +246,8 @@ class PoolCore final : public PoolCacheOwner {
   size_t gather_from_others(Order& order, uint32_t index, PoolFree* out, size_t count);
   size_t gather_from_chunks(uint32_t index, PoolFree* out, size_t count);
   bool wait_for_other(Order& order, uint32_t index);
+  void end_chunk(PoolRun& run, PoolPassing passing) noexcept;
+  void end_chunks(Order& order);
   bool make_chunk(Order& order, uint32_t index, uint64_t size);
   void enlist(PoolRun& run);
   void unlist(PoolRun& run);
@@ -274,10 +278,26 @@ class PoolCore final : public PoolCacheOwner {
     return kind.on_device && !kind.managed && bytes > device_.facts().total_bytes;
   }
   Result<void> check_room(uint64_t bytes);
-  Result<void> grow_range(Order& order, uint64_t size, uint64_t alignment);
+  // Bytes that the pool takes before it moves what it has, if this much is needed.
+  static uint64_t ample(uint64_t needed);
+  // Whether it may grow by as much, counting what it can move, before work is complete that still runs.
+  bool may_grow(const Order& order, uint64_t size) const;
+  Result<void> grow_range(Order& order, uint64_t size);
+  // Pieces that are taken out of the space, to be mapped elsewhere.
+  struct Moving {
+    uint64_t base = 0;
+    uint64_t size = 0;
+    PoolPassing passing;
+  };
+  // Takes out pieces of at least `wanted` bytes that are free in an order, if there are as many. Returns
+  // their bytes.
+  uint64_t take_out(PoolSpace::Order order, uint64_t wanted, std::vector<Moving>& out);
   // Takes back all that is free: what threads keep, what is kept back, and what work has passed.
   void collect();
   uint64_t release_free(uint64_t wanted);
+  void unmap_old();
+  template <class F>
+  uint64_t take_free(PoolSpace::Order order, uint64_t wanted, F take);
   static Result<void> require_no_capture(const Order& order);
   // More than the limit, so that giving back what is free would not help.
   bool never_fits(uint64_t size) const { return limit_ != 0 && size > std::max(limit_, source_.bytes()); }

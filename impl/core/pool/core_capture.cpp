@@ -50,7 +50,7 @@ std::shared_ptr<PoolOrder> PoolCore::order_of(const backend::Capture& capture) {
 void PoolCore::end_line(Order& line) {
   line.pass_all();
   line.take_passed([&](const PoolFree& block) { put_back(block); });
-  space_.pass(line.number(), UINT64_MAX);
+  pass(line.number(), UINT64_MAX);
 }
 
 // Allocates a block. It belongs to the part if the stream is being captured.

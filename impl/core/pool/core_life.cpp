@@ -126,7 +126,7 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
       if (!retired_) return false;
       if (frees != std::pair(order->epoch(), order->unmarked())) continue;  // something came later
       order->pass_all();
-      space_.pass(order->number(), order->passed());
+      pass(order->number(), order->passed());
       continue;
     }
     poll(*order);
@@ -140,7 +140,7 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
   poll();
   end_captures();
   for (const auto& [key, order] : orders_)
-    space_.pass(order->number(), UINT64_MAX);  // all work is complete
+    pass(order->number(), UINT64_MAX);  // all work is complete
   sweep();
   if (!empty()) {
     release_free(UINT64_MAX);

@@ -34,31 +34,82 @@ const char* bound_of(const Error& lack) {
 
 // ---- taking memory ----
 
-// Releases small places first, as larger ones are more useful. Only its callees allocate.
-uint64_t PoolCore::release_free(uint64_t wanted) {
-  (void)source_.unmap_left();
-  for (auto& [key, order] : orders_)
-    order->settle();
-  uint64_t released = 0;
+// Calls `take(base, size)` for pieces that are free in an order, until it has taken `wanted` bytes: those in
+// small places first, as larger ones are more useful. It answers whether it took the piece.
+template <class F>
+uint64_t PoolCore::take_free(PoolSpace::Order order, uint64_t wanted, F take) {
+  uint64_t taken = 0;
   std::pair<uint64_t, uint64_t> at{0, 0};
-  while (released < wanted) {
-    const auto place = space_.next_free(at.first, at.second);
+  while (taken < wanted) {
+    const auto place = space_.next_free(order, at.first, at.second);
     if (!place) break;
     at = *place;
     const auto [size, base] = at;
     auto piece = source_.pieces().lower_bound(base);
-    while (released < wanted && piece != source_.pieces().end() &&
+    while (taken < wanted && piece != source_.pieces().end() &&
            piece->first + piece->second.size <= base + size) {
       const auto [first, bytes] = std::pair(piece->first, piece->second.size);
       ++piece;
       space_.prepare(1);
-      if (!source_.release(first)) continue;
-      space_.remove(first, bytes);
-      released += bytes;
-      ++releases_;
+      if (take(first, bytes)) taken += bytes;
     }
   }
-  return released;
+  return taken;
+}
+
+// Frees, in the order, chunks whose blocks are all free in it or for all.
+void PoolCore::end_chunks(Order& order) {
+  const uint64_t epoch = order.epoch();
+  for (uint32_t index = 0; index < classes_.count() && !order.is_none(); ++index) {
+    const auto run_of = [&](const PoolFree& block) -> PoolRun& { return *blocks_.run_at(block.address); };
+    size_t count = 0;
+    order.take_if(index, [&](const PoolFree& block) {
+      run_of(block).counted = 0;
+      return false;
+    });
+    order.take_if(index, [&](const PoolFree& block) {
+      PoolRun& run = run_of(block);
+      if (++run.counted + run.free.size() == run.count) ++count;
+      return false;
+    });
+    if (count == 0) continue;
+    space_.prepare(count);
+    order.take_if(index, [&](const PoolFree& block) {
+      PoolRun& run = run_of(block);
+      if (run.counted + run.free.size() != run.count) return false;
+      --run.counted;
+      run.free.push_back(run.index_of(block.address));
+      if (run.counted == 0) end_chunk(run, {order.number(), epoch});
+      return true;
+    });
+    order.note_frees(1);
+  }
+}
+
+// Only its callees allocate.
+uint64_t PoolCore::release_free(uint64_t wanted) {
+  unmap_old();
+  return take_free(PoolSpace::kAny, wanted, [&](uint64_t base, uint64_t size) {
+    if (!source_.release(base)) return false;
+    space_.remove(base, size);
+    ++releases_;
+    return true;
+  });
+}
+
+void PoolCore::unmap_old() {
+  for (auto& [key, order] : orders_)
+    order->settle();
+  (void)source_.unmap_old();
+}
+
+uint64_t PoolCore::take_out(PoolSpace::Order order, uint64_t wanted, std::vector<Moving>& out) {
+  return take_free(order, wanted, [&](uint64_t base, uint64_t size) {
+    space_.prepare(out.size() + 2);  // what is put back needs none then
+    out.push_back({base, size, {}});
+    out.back().passing = space_.remove(base, size);
+    return true;
+  });
 }
 
 Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
@@ -88,22 +139,37 @@ Result<void> PoolCore::check_room(uint64_t bytes) {
                     memory->free_bytes, bytes);
 }
 
+// Moving a piece costs driver calls, so allow some slack first: 1/32 of the peak, up to 64 MiB, or 1/128 of a
+// large pool.
+uint64_t PoolCore::ample(uint64_t needed) {
+  return needed + std::max(needed / 128, std::min(64 * kMiB, needed / 32));
+}
+
+bool PoolCore::may_grow(const Order& order, uint64_t size) const {
+  if (!source_.can_move()) return false;
+  const uint64_t most = ample(std::max(most_needed_, space_.taken_bytes() + size));
+  uint64_t free = space_.free_bytes(PoolSpace::kAny);
+  if (source_.has_addresses_to_move()) free += space_.free_bytes(order.number());
+  return source_.bytes() + size <= (limit_ == 0 ? most : std::min(limit_, most)) + free;
+}
+
 // Maps memory next to free memory, where the least is needed. If the pool has much more than it ever used at
-// once, releases free memory elsewhere in return.
-Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignment*/) {
+// once, moves free memory there from elsewhere.
+Result<void> PoolCore::grow_range(Order& order, uint64_t size) {
   if (exceeds_device(size)) {
     return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
                       "device %u has %" PRIu64 " bytes in all, and %" PRIu64
                       " are needed at once; ask for less",
                       device_.ordinal(), device_.facts().total_bytes, size);
   }
+  unmap_old();
   const uint64_t granularity = source_.granularity();
   uint64_t at = 0;
+  uint64_t room = 0;
   uint64_t added = 0;
   const auto plan = [&] {
     added = UINT64_MAX;
-    const auto consider = [&](uint64_t begin, uint64_t end) {
-      if (begin == end) return;
+    source_.for_each_gap([&](uint64_t begin, uint64_t end) {
       const uint64_t before = space_.tail(begin, order.number());
       const uint64_t lacking = size > before ? round_up(size - before, granularity) : 0;
       uint64_t needed = lacking;
@@ -114,46 +180,70 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
       }
       if (needed >= added) return;
       at = begin;
+      room = end - begin;
       added = needed;
-    };
-    uint64_t next = source_.begin();
-    for (const auto& [base, piece] : source_.pieces()) {
-      consider(next, base);
-      next = base + piece.size;
-    }
-    consider(next, source_.end());
+    });
   };
   plan();
-  // Moving a piece costs driver calls, so allow some slack first: 1/32 of the peak, up to 64 MiB, or 1/128 of
-  // a large pool.
-  const uint64_t target = most_needed_ + std::max(most_needed_ / 128, std::min(64 * kMiB, most_needed_ / 32));
-  // Releasing may take what the plan counted on, so plan anew.
+  const uint64_t target = limit_ == 0 ? ample(most_needed_) : std::min(limit_, ample(most_needed_));
+  std::vector<Moving> moving;
+  uint64_t moved = 0;
+  const Cleanup put_back([&] {
+    for (const Moving& piece : moving)
+      space_.add(piece.base, piece.size, 0, piece.passing);
+  });
+  // Taking something out may take what the plan counted on, so plan anew.
   while (added != UINT64_MAX && !never_fits(size)) {
-    uint64_t surplus = source_.bytes() + added > target ? source_.bytes() + added - target : 0;
-    if (limit_ != 0 && source_.bytes() + added > limit_)
-      surplus = std::max(surplus, source_.bytes() + added - limit_);
-    if (surplus == 0 || release_free(surplus) == 0) break;
+    if (source_.bytes() + added <= target + moved) break;
+    const uint64_t surplus = source_.bytes() + added - target - moved;
+    uint64_t found = 0;
+    if (source_.can_move()) {
+      found = take_out(PoolSpace::kAny, surplus, moving);
+      if (found < surplus && source_.has_addresses_to_move())
+        found += take_out(order.number(), surplus - found, moving);
+      moved += found;
+    } else {
+      found = release_free(surplus);
+    }
+    if (found == 0) break;
     plan();
   }
   if (added == UINT64_MAX) {
     return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
                       "the pool has no %" PRIu64 " addresses in a row for its memory", size);
   }
+  uint64_t done = 0;
+  for (size_t i = moving.size(); i-- > 0 && done < added;) {
+    const Moving piece = moving[i];
+    if (piece.size > room - done) continue;
+    GPUMEM_TRY(source_.move(piece.base, at + done, piece.passing));
+    moving[i] = moving.back();
+    moving.pop_back();
+    space_.add(at + done, piece.size, 0, piece.passing);
+    done += piece.size;
+  }
+  if (done >= added) return {};
+  // What is too large for the place makes room for a new piece, as far as it may be released.
+  std::erase_if(moving, [&](const Moving& piece) {
+    const bool goes = source_.bytes() + added > target + done && piece.passing.order == PoolSpace::kAny &&
+                      source_.release(piece.base);
+    releases_ += goes ? 1 : 0;
+    return goes;
+  });
   // Grow by more at a time, if that was requested.
-  const auto following = source_.pieces().lower_bound(at);
-  const uint64_t room = (following != source_.pieces().end() ? following->first : source_.end()) - at;
-  const uint64_t ample = std::min(round_up(std::max(added, request_.segment_size), granularity), room);
-  if (ample > added && (limit_ == 0 || source_.bytes() + ample <= limit_) && check_room(ample)) added = ample;
-  if (limit_ != 0 && source_.bytes() + added > limit_) return over_limit(granularity, added);
+  const uint64_t more = std::min(round_up(std::max(added, request_.segment_size), granularity), room);
+  if (more > added && done == 0 && (limit_ == 0 || source_.bytes() + more <= limit_) && check_room(more))
+    added = more;
+  if (limit_ != 0 && source_.bytes() + added - done > limit_) return over_limit(granularity, added - done);
 
-  GPUMEM_TRY(check_room(added));
+  GPUMEM_TRY(check_room(added - done));
 
   // Pieces are released whole: small ones leave less unreleased, but many cost time.
   const uint64_t unit = std::max(
       std::clamp(std::bit_floor(most_needed_ / 2048 | 1), granularity, std::max(granularity, 32 * kMiB)),
       round_up(std::bit_floor(added / 128 | 1), granularity));
-  space_.prepare(added / unit + 1);
-  for (uint64_t done = 0; done < added;) {
+  space_.prepare(added / unit + 2 + moving.size());
+  while (done < added) {
     const uint64_t piece = std::min(unit, added - done);
     GPUMEM_TRY(source_.map(at + done, piece));
     space_.add(at + done, piece, 0);
@@ -261,7 +351,7 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
   const uint64_t needed_before = most_needed_;
   Cleanup undo([&] { most_needed_ = needed_before; });
   most_needed_ = std::max(most_needed_, space_.taken_bytes() + size);
-  auto grown = grow_range(order, size, alignment);
+  auto grown = grow_range(order, size);
   // Count the pieces of a failed growth too: with what is freed for the next try, they may suffice.
   peak_reserved_ = std::max(peak_reserved_, source_.bytes());
   if (!grown) return grown;

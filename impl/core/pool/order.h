@@ -108,6 +108,18 @@ class PoolOrder {
     const Shelf* const shelf = shelves_[class_index].get();
     return shelf != nullptr && (shelf->size() > 1 || (!shelf->empty() && !shelf->back().blocks.empty()));
   }
+  // Takes the free blocks of a class for which `function(block)` is true.
+  template <class F>
+  void take_if(uint32_t class_index, F function) {
+    Shelf* const shelf = shelves_[class_index].get();
+    if (shelf == nullptr) return;
+    for (Group& group : *shelf)
+      std::erase_if(group.blocks, function);
+    while (!shelf->empty() && shelf->front().blocks.empty())
+      shelf->pop_front();
+    while (!shelf->empty() && shelf->back().blocks.empty())
+      shelf->pop_back();
+  }
   bool empty() const;
   size_t count(uint32_t class_index) const;
   // Takes all blocks whose work is complete.
@@ -127,7 +139,8 @@ class PoolOrder {
     uint64_t epoch = 0;
     std::vector<PoolFree> blocks;
   };
-  using Shelf = std::deque<Group>;  // only the last group may be empty: its memory is used again
+  // The last group may be empty, as its memory is used again, and those between the first and the last.
+  using Shelf = std::deque<Group>;
   static size_t pop_from(std::vector<PoolFree>& group, PoolFree* out, size_t count);
 
   const PoolSpace::Order number_;

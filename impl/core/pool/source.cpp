@@ -114,24 +114,57 @@ Result<void> PoolSource::reserve_addresses(const PoolBlocks& blocks) {
   return {};
 }
 
-Result<void> PoolSource::unmap_left() {
-  while (!left_.empty()) {
-    const uint64_t base = left_.begin()->first;
-    const uint64_t size = left_.begin()->second.size;
+Result<void> PoolSource::unmap_old() {
+  for (auto next = old_.begin(); next != old_.end();) {
+    const auto old = next++;
+    const uint64_t base = old->first;
+    const uint64_t size = old->second.size;
+    if (old->second.passing.order != PoolSpace::kAny) continue;
     GPUMEM_TRY(give_back<Range>(
         range_, [&](Ref<Range> range) { return unmap_range(std::move(range), base - begin_, size); }));
-    left_.erase(base);
+    old_bytes_ -= size;
+    old_.erase(old);
   }
   return {};
 }
 
+void PoolSource::pass(PoolSpace::Order order, uint64_t epoch) noexcept {
+  for (auto& [base, old] : old_) {
+    if (old.passing.order == order && old.passing.epoch <= epoch) old.passing = {};
+  }
+}
+
 Result<void> PoolSource::map(uint64_t base, uint64_t size) {
-  GPUMEM_TRY(unmap_left());
+  GPUMEM_TRY(map_block(base, size, [&](DeviceObject& device, Range& /*range*/) {
+    return create_physical(device, piece_of(size), memory_.name);
+  }));
+  bytes_ += size;
+  return {};
+}
+
+Result<void> PoolSource::move(uint64_t from, uint64_t to, PoolPassing passing) {
+  const uint64_t offset = from - begin_;
+  GPUMEM_TRY(map_block(to, pieces_.at(from).size, [&](DeviceObject& /*device*/, Range& range) {
+    const Mapping& mapping = *range.mappings().find(offset);
+    return make_physical(context_, mapping.device, memory_.name,
+                         [&] { return range.reservation().retain(offset, mapping.facts); });
+  }));
+  const auto old = old_.insert(pieces_.extract(from)).position;
+  old->second.passing = passing;
+  old_bytes_ += old->second.size;
+  return {};
+}
+
+Result<void> PoolSource::map_block(uint64_t base, uint64_t size, const MakeBlock& make) {
   const auto [piece, added] = pieces_.try_emplace(base);
   Cleanup drop([&, place = piece] { pieces_.erase(place); });
   auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
-  auto made = create_physical(**root, piece_of(size), memory_.name);
+  auto made = [&]() -> Result<uint64_t> {
+    auto range = held<Range>(range_);
+    if (!range) return range.error();
+    return make(**root, **range);
+  }();
   if (!made) return made.error();
   const Cleanup handle([&] { core::abandon(*context_, *made); });  // the mapping keeps the memory
   {
@@ -146,8 +179,9 @@ Result<void> PoolSource::map(uint64_t base, uint64_t size) {
   piece->second.size = size;
   Cleanup undo([&, place = piece] {
     drop.dismiss();
-    left_.insert(pieces_.extract(place));
-    (void)unmap_left();
+    old_.insert(pieces_.extract(place));
+    old_bytes_ += size;
+    (void)unmap_old();
   });
   {
     std::vector<AccessRequest> accesses = memory_.accesses;
@@ -158,7 +192,6 @@ Result<void> PoolSource::map(uint64_t base, uint64_t size) {
   }
   undo.dismiss();
   drop.dismiss();
-  bytes_ += size;
   return {};
 }
 
@@ -206,7 +239,8 @@ uint64_t PoolSource::add(Pieces::node_type made) noexcept {
 
 Result<void> PoolSource::release(uint64_t base) {
   const auto piece = pieces_.find(base);
-  const auto [size, handle] = piece->second;
+  const uint64_t size = piece->second.size;
+  const uint64_t handle = piece->second.handle;
   if (in_range()) {
     auto range = held<Range>(range_);
     if (!range) return range.error();
@@ -224,7 +258,9 @@ Result<void> PoolSource::release(uint64_t base) {
 
 Result<void> PoolSource::close() {
   if (range_ == 0) return {};
-  GPUMEM_TRY(unmap_left());
+  for (auto& [base, old] : old_)
+    old.passing = {};
+  GPUMEM_TRY(unmap_old());
   GPUMEM_TRY(give_back<Range>(range_, destroy_object));
   range_ = 0;
   return {};
@@ -247,7 +283,8 @@ void PoolSource::forget() noexcept {
     if (range_ == 0 && piece.handle == 0) munmap(pointer_to(base), piece.size);
   }
   pieces_.clear();
-  left_.clear();
+  old_.clear();
+  old_bytes_ = 0;
   range_ = 0;
   bytes_ = 0;
 }

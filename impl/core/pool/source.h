@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Where a pool gets its memory, in pieces that are released whole: blocks mapped into one address range,
 // allocations, or pages of the system.
+//
+// A piece in a range can move: it is mapped at its new place too, at once, as the stream in which it was
+// freed is to use it next. The old mapping stays until the work before that free is complete. That kernels
+// which run one after another may use two mappings of the same memory is in the CUDA C++ Programming Guide,
+// "Virtual Aliasing Support".
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +18,7 @@
 #include "core/device/device.h"
 #include "core/memory/kind.h"
 #include "core/memory/range.h"
+#include "core/pool/space.h"
 
 namespace gpumem::core {
 
@@ -47,20 +54,43 @@ class PoolSource {
   struct Piece {
     uint64_t size = 0;
     uint64_t handle = 0;  // of the memory; 0: pages of the system, or mapped
+    PoolPassing passing;  // of an old mapping: what uses it
   };
   using Pieces = std::map<uint64_t, Piece>;
 
   // map() needs a range; without one, make() gets a piece anywhere, which add() enters.
   Result<void> map(uint64_t base, uint64_t size);
+  // Whether pieces can move. Importers of one keep its memory, so then it has to be released instead.
+  bool can_move() const { return in_range() && memory_.handle_types == 0; }
+  // Moves a piece to where nothing is mapped. Work that is `passing` may use it at its old place.
+  Result<void> move(uint64_t from, uint64_t to, PoolPassing passing);
+  // Whether the old mappings leave enough addresses to add some more.
+  bool has_addresses_to_move() const { return old_bytes_ < (end_ - begin_) / 8; }
+  // Call when the work of the order is complete up to an epoch.
+  void pass(PoolSpace::Order order, uint64_t epoch) noexcept;
   // Needs no lock.
   Result<Pieces::node_type> make(uint64_t size) const;
   // Returns where it begins. Cannot fail.
   uint64_t add(Pieces::node_type made) noexcept;
   Result<void> release(uint64_t base);
-  // Retries unmapping what a failed map() left mapped.
-  Result<void> unmap_left();
+  // Unmaps the old mappings that no work uses any more.
+  Result<void> unmap_old();
 
   const Pieces& pieces() const { return pieces_; }
+  // Calls `function(begin, end)` for the addresses where nothing is mapped.
+  template <class F>
+  void for_each_gap(F function) const {
+    uint64_t at = begin_;
+    auto piece = pieces_.begin();
+    auto old = old_.begin();
+    while (piece != pieces_.end() || old != old_.end()) {
+      const bool is_piece = old == old_.end() || (piece != pieces_.end() && piece->first < old->first);
+      const auto& [base, next] = is_piece ? *piece++ : *old++;
+      if (at != base) function(at, base);
+      at = base + next.size;
+    }
+    if (at != end_) function(at, end_);
+  }
   uint64_t bytes() const { return bytes_; }
   const PoolMemory& memory() const { return memory_; }
   // Leaves what could not be released to the instance, which tries again.
@@ -74,6 +104,9 @@ class PoolSource {
   backend::MemoryRequest memory_of(uint64_t size) const;
   backend::PhysicalRequest piece_of(uint64_t size) const;
   bool wants_range() const;
+  // `make` gets the handle of a block, which is mapped at `base`.
+  using MakeBlock = std::function<Result<uint64_t>(DeviceObject& device, Range& range)>;
+  Result<void> map_block(uint64_t base, uint64_t size, const MakeBlock& make);
 
   const std::shared_ptr<Context> context_;
   Device& device_;
@@ -85,7 +118,8 @@ class PoolSource {
   uint64_t end_ = 0;
   uint64_t granularity_ = 0;
   Pieces pieces_;
-  Pieces left_;  // still mapped, since undoing a map() failed
+  Pieces old_;  // mappings that are to go: of pieces that have moved, and where undoing a map() failed
+  uint64_t old_bytes_ = 0;
   uint64_t bytes_ = 0;
 };
 

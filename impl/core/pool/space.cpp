@@ -69,21 +69,25 @@ PoolSpace::Places::iterator PoolSpace::cut(Places::iterator place, uint64_t base
   return place;
 }
 
-void PoolSpace::add(uint64_t base, uint64_t size, uint64_t group) {
+void PoolSpace::add(uint64_t base, uint64_t size, uint64_t group, PoolPassing passing) {
   prepare(1);
   Place place;
   place.size = size;
   place.group = group;
+  place.order = passing.order;
+  place.epoch = passing.epoch;
   total_ += size;
   join(places_.emplace(base, place).first);
 }
 
-void PoolSpace::remove(uint64_t base, uint64_t size) {
+PoolPassing PoolSpace::remove(uint64_t base, uint64_t size) {
   prepare(1);
   const auto place = std::prev(places_.upper_bound(base));
+  const PoolPassing passing{place->second.order, place->second.epoch};
   unlist(place);
   places_.erase(cut(place, base, size));
   total_ -= size;
+  return passing;
 }
 
 std::optional<PoolSpace::FreePlace> PoolSpace::lowest(Order order, uint64_t size, uint64_t alignment,
@@ -263,8 +267,9 @@ uint64_t PoolSpace::head(uint64_t begin, Order order) const {
   return bytes;
 }
 
-std::optional<std::pair<uint64_t, uint64_t>> PoolSpace::next_free(uint64_t size, uint64_t base) const {
-  for (auto bin = free_.lower_bound({kAny, bin_of(size)}); bin != free_.end() && bin->first.first == kAny;
+std::optional<std::pair<uint64_t, uint64_t>> PoolSpace::next_free(Order order, uint64_t size,
+                                                                  uint64_t base) const {
+  for (auto bin = free_.lower_bound({order, bin_of(size)}); bin != free_.end() && bin->first.first == order;
        ++bin) {
     const bool same = bin->first.second == bin_of(size);
     const auto place = same ? bin->second.upper_bound({base, UINT64_MAX}) : bin->second.begin();

@@ -75,6 +75,12 @@ class PoolNodeAllocator {
   PoolNodes* nodes_;
 };
 
+// What free memory waits for: its order, up to the epoch of the latest free in it.
+struct PoolPassing {
+  uint32_t order = 0;  // PoolSpace::kAny: nothing
+  uint64_t epoch = 0;
+};
+
 // A call that throws has changed nothing.
 class PoolSpace {
  public:
@@ -85,10 +91,10 @@ class PoolSpace {
   using Order = uint32_t;
   static constexpr Order kAny = 0;  // everyone may have it
 
-  // Adds memory that is free for all. Adjacent places join if they have the same group.
-  void add(uint64_t base, uint64_t size, uint64_t group);
-  // Takes back memory that is free for all.
-  void remove(uint64_t base, uint64_t size);
+  // Adds memory that is free, by default for all. Adjacent places join if they have the same group.
+  void add(uint64_t base, uint64_t size, uint64_t group, PoolPassing passing = {});
+  // Takes back memory that is free. Returns what it waits for.
+  PoolPassing remove(uint64_t base, uint64_t size);
 
   // Takes the lowest sufficient place that is free for all or in the order; no value if there is none. Of the
   // places of about this size it looks at the first 64, and at all only if no other is large enough.
@@ -125,9 +131,9 @@ class PoolSpace {
       if (!place->second.taken && place->second.order == kAny) function(place->first, place->second.size);
     }
   }
-  // Places that are free for all, by power of two of the size, and by base: the one behind (size, base), or
-  // nothing. Needs no memory.
-  std::optional<std::pair<uint64_t, uint64_t>> next_free(uint64_t size, uint64_t base) const;
+  // Places that are free in an order, by power of two of the size, and by base: the one behind (size, base),
+  // or nothing. Needs no memory.
+  std::optional<std::pair<uint64_t, uint64_t>> next_free(Order order, uint64_t size, uint64_t base) const;
   // Whether the records are consistent; for tests.
   bool consistent() const;
 
