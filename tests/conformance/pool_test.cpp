@@ -1542,7 +1542,7 @@ class WithHoles {
  public:
   static constexpr uint64_t kPeak = 160 * kMiB;
   static constexpr uint64_t kSize = 4 * kMiB;
-  static constexpr uint64_t kWider = 5 * kMiB;
+  static constexpr uint64_t kWider = 9 * kMiB / 2;
   static Instance open() {
     return open_instance(
         [](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 256 * kMiB; });
@@ -1623,26 +1623,29 @@ TEST(Pool, pool_16_holes_move_while_the_work_of_their_stream_runs) {
   }
 }
 
-// What other streams have freed is not theirs before that work is complete.
-TEST(Pool, pool_16_holes_of_another_stream_do_not_move_before_their_work_is_complete) {
+// Where holes have moved to, other streams get what is left only once the work that used them is complete.
+TEST(Pool, pool_16_holes_that_moved_keep_their_order) {
   Instance instance = WithHoles::open();
   const Pool pool = create_pool(instance.device());
   GatedStream busy(instance.device());
   const Stream other = create_stream(instance.device());
   WithHoles blocks(instance, pool, busy);
-  std::vector<void*> others;
-  for (int i = 0; i < 4; ++i)
-    others.push_back(take(pool, WithHoles::kWider, other));
-  EXPECT_GE(info_of(pool).reserved_bytes, WithHoles::kPeak + 4 * WithHoles::kWider);
-  busy.finish();
-  for (int i = 0; i < 4; ++i) {
-    others.push_back(take(pool, WithHoles::kWider, other));
-    EXPECT_OK(fill_on(instance, other, others.back(), WithHoles::kWider, 0xEE, 1, why()));
+  for (int i = 0; i < 9; ++i)
+    blocks.add();
+  EXPECT_LE(info_of(pool).peak_reserved_bytes, WithHoles::kPeak / 16 * 17);
+  constexpr uint64_t kSize = 5 * kMiB / 4;
+  std::array<void*, 12> others{};
+  for (void*& block : others) {
+    block = take(pool, kSize, other);
+    EXPECT_OK(fill_on(instance, other, block, kSize, 0x77, 1, why()));
   }
   EXPECT_OK(gpumem_stream_synchronize(other, GPUMEM_TIMEOUT_INFINITE, why()));
+  busy.finish();
   blocks.expect_content();
-  for (void* const block : others)
+  for (void* const block : others) {
+    EXPECT_TRUE(holds_only(instance, block, kSize, 0x77));
     give(pool, block, other);
+  }
 }
 
 // Whoever has imported a piece keeps its memory, so nothing else may lie there.

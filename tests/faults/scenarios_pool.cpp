@@ -319,14 +319,14 @@ std::vector<Scenario> pool_scenarios() {
        warm(create_pool(GPUMEM_KIND_DEVICE), {create_stream(0), create_stream(1)}),
        {take(0, 3000, 0), CALL(gpumem_pool_record_use, w.out.pool[0], w.out.block[0], w.out.stream[1]),
         give(0, 0), take(1, 3 * kMiB, 1), give(1, 1), synchronize(0), synchronize(1)}});
-  // What the stream has freed moves to where more in a row is needed.
+  // What is free in front moves to where more in a row is needed.
   all.push_back({"memory that moves",
                  kBoth,
-                 {create_pool(GPUMEM_KIND_DEVICE, 0, 0, 0, 12 * kMiB), create_stream(0), take(0, 4 * kMiB, 0),
-                  take(1, 4 * kMiB, 0), take(2, 4 * kMiB, 0), give(0, 0), give(2, 0)},
-                 {take(0, 6 * kMiB, 0), give(0, 0)},
+                 {create_pool(GPUMEM_KIND_DEVICE, 0, 0, 0, 12 * kMiB), take(0, 4 * kMiB), take(1, 4 * kMiB),
+                  take(2, 4 * kMiB), give(0), give(2)},
+                 {take(0, 6 * kMiB), give(0)},
                  nullptr,
-                 {give(1, 0), synchronize(0)}});
+                 {give(1)}});
   // The second stream waits for the first, rather than that the pool grows.
   all.push_back({"a dependency between streams",
                  kBoth,

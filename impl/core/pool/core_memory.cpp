@@ -97,7 +97,8 @@ uint64_t PoolCore::release_free(uint64_t wanted) {
   });
 }
 
-void PoolCore::unmap_old() {
+void PoolCore::unmap_old() noexcept {
+  if (!source_.has_old()) return;
   for (auto& [key, order] : orders_)
     order->settle();
   (void)source_.unmap_old();
@@ -162,7 +163,6 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size) {
                       " are needed at once; ask for less",
                       device_.ordinal(), device_.facts().total_bytes, size);
   }
-  unmap_old();
   const uint64_t granularity = source_.granularity();
   uint64_t at = 0;
   uint64_t room = 0;
@@ -351,7 +351,11 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
   const uint64_t needed_before = most_needed_;
   Cleanup undo([&] { most_needed_ = needed_before; });
   most_needed_ = std::max(most_needed_, space_.taken_bytes() + size);
-  auto grown = grow_range(order, size);
+  unmap_old();
+  auto grown = [&] {
+    const Cleanup unmap([&] { unmap_old(); });
+    return grow_range(order, size);
+  }();
   // Count the pieces of a failed growth too: with what is freed for the next try, they may suffice.
   peak_reserved_ = std::max(peak_reserved_, source_.bytes());
   if (!grown) return grown;

@@ -73,6 +73,7 @@ class PoolSource {
   // Returns where it begins. Cannot fail.
   uint64_t add(Pieces::node_type made) noexcept;
   Result<void> release(uint64_t base);
+  bool has_old() const { return !old_.empty(); }
   // Unmaps the old mappings that no work uses any more.
   Result<void> unmap_old();
 
