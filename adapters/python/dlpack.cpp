@@ -83,11 +83,10 @@ struct Objects {
   // function of a view and the stream that will use it: the Described of a view that may be used now, which
   // is kept in the list that known() reads
   void* describe;
-  void* wrap;  // function: a View of the ManagedTensor at an address, and the list that says that it is taken
+  void* wrap;        // function: a View of the tensor in a capsule, which the view keeps
   void* generation;  // list with one object, another one in each forked child
   void* view;        // the class View
   void* export_any;  // __dlpack__() of Python
-  void* import_any;  // function: a View of the tensor in a capsule
   void* types;       // tuple of (type string, bytes), for each code and each size that type_of() knows
 };
 
@@ -141,14 +140,17 @@ struct Exported {
   uint64_t life;
 };
 
+// Gives references back on any thread. If their life has ended, the objects are gone.
+void give_back(uint64_t their_life, std::initializer_list<void*> kept) {
+  if (their_life % 2 == 0 || their_life != life.load(std::memory_order_acquire)) return;
+  const int state = PyGILState_Ensure();
+  for (void* const object : kept)
+    Py_DecRef(object);
+  PyGILState_Release(state);
+}
+
 void release(const Exported* exported) {
-  // Otherwise the objects are gone.
-  if (exported->life % 2 == 1 && exported->life == life.load(std::memory_order_acquire)) {
-    const int state = PyGILState_Ensure();
-    Py_DecRef(exported->loan);
-    Py_DecRef(exported->view);
-    PyGILState_Release(state);
-  }
+  give_back(exported->life, {exported->loan, exported->view});
   delete exported;
 }
 
@@ -238,11 +240,18 @@ int export_borrowed(void* view, Tensor* out) {
   return 0;
 }
 
-// The destructor of a capsule: releases the tensor unless somebody took it. Python may run then, but not
-// while the exception of a consumer that fails is set.
+// The destructor of a capsule. Python may run in it, but not while the exception of a consumer that fails is
+// set.
+template <void (*end)(void* capsule)>
 void drop(void* capsule) {
   void *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
+  end(capsule);
+  PyErr_Restore(type, value, trace);
+}
+
+// Releases a tensor unless somebody took it.
+void end_tensor(void* capsule) {
   if (PyCapsule_IsValid(capsule, kNew.unused) != 0) {
     auto* const managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, kNew.unused));
     if (managed->deleter != nullptr) managed->deleter(managed);
@@ -250,13 +259,83 @@ void drop(void* capsule) {
     auto* const old = static_cast<OldTensor*>(PyCapsule_GetPointer(capsule, kOld.unused));
     if (old->deleter != nullptr) old->deleter(old);
   }
-  PyErr_Restore(type, value, trace);
+}
+
+// Of Arrow. The array is also the beginning of an ArrowDeviceArray.
+struct ArrowSchema {
+  const char *format, *name, *metadata;
+  int64_t flags, child_count;
+  void *children, *dictionary;
+  void (*release)(ArrowSchema* self);
+  void* private_data;
+};
+struct ArrowArray {
+  int64_t length, null_count, offset, buffer_count, child_count;
+  void *buffers, *children, *dictionary;
+  void (*release)(ArrowArray* self);
+  void* private_data;
+};
+
+// What of Python a struct keeps, wherever its consumer moves it.
+struct Kept {
+  void* object;
+  uint64_t life;
+};
+
+template <class Struct>
+void release_arrow(Struct* self) {
+  const auto* const kept = static_cast<Kept*>(self->private_data);
+  self->release = nullptr;
+  give_back(kept->life, {kept->object});
+  delete kept;
+}
+
+// A consumer that takes the struct zeroes `release`.
+template <class Struct>
+void end_arrow(void* capsule) {
+  auto* const arrow = static_cast<Struct*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+  if (arrow->release != nullptr) arrow->release(arrow);
+  Py_DecRef(PyCapsule_GetContext(capsule));
+}
+
+// A capsule of a struct that an object of Python has. The struct keeps another object.
+template <class Struct>
+void* arrow_capsule(Struct* arrow, const char* name, void* owner, void* object) {
+  auto* const kept = new (std::nothrow) Kept{object, life.load(std::memory_order_relaxed)};
+  if (kept == nullptr) return PyErr_NoMemory();
+  void* const capsule = PyCapsule_New(arrow, name, drop<end_arrow<Struct>>);
+  if (capsule == nullptr) {
+    delete kept;
+    return nullptr;
+  }
+  Py_IncRef(object);
+  Py_IncRef(owner);
+  PyCapsule_SetContext(capsule, owner);
+  arrow->private_data = kept;
+  arrow->release = release_arrow<Struct>;
+  return capsule;
+}
+
+// A capsule of a tensor. It takes the reference to the loan.
+void* capsule_of(const Described& found, bool is_new, void* view, void* loan) {
+  Exported* const exported = keep(found, view, loan);
+  if (exported == nullptr) return nullptr;
+  if (is_new) {
+    exported->managed.version = kCapsuleVersion;
+  } else {
+    exported->old = {tensor_of(found), exported, release_old};
+  }
+  void* const capsule = PyCapsule_New(exported, (is_new ? kNew : kOld).unused, drop<end_tensor>);
+  if (capsule == nullptr) release(exported);
+  return capsule;
 }
 
 // __dlpack__() in place: NULL, maybe with an exception set, for what export_any() must do or refuse.
 void* export_capsule(void* view, void* stream, void* max_version) {
   const bool is_new = max_version != none;
-  if (is_new && PyLong_AsLong(PyTuple_GetItem(max_version, 0)) < 1) return nullptr;
+  if (is_new && (PyTuple_Size(max_version) != 2 || PyLong_AsLong(PyTuple_GetItem(max_version, 0)) < 1 ||
+                 PyLong_AsLong(PyTuple_GetItem(max_version, 1)) < 0))
+    return nullptr;
   const long number = stream == none ? -1 : PyLong_AsLong(stream);
   if (PyErr_Occurred() != nullptr) return nullptr;
   void* loan = nullptr;
@@ -268,16 +347,7 @@ void* export_capsule(void* view, void* stream, void* max_version) {
     Py_DecRef(loan);
     return nullptr;
   }
-  Exported* const exported = keep(*found, view, loan);
-  if (exported == nullptr) return nullptr;
-  if (is_new) {
-    exported->managed.version = kCapsuleVersion;
-  } else {
-    exported->old = {tensor_of(*found), exported, release_old};
-  }
-  void* const capsule = PyCapsule_New(exported, (is_new ? kNew : kOld).unused, drop);
-  if (capsule == nullptr) release(exported);
-  return capsule;
+  return capsule_of(*found, is_new, view, loan);
 }
 
 // View.__dlpack__(), whose arguments are those of keywords.
@@ -365,9 +435,9 @@ void* shared(void* object) {
   return object;
 }
 
-// A view of a tensor, as View._foreign() makes it. Its owner is a capsule without a destructor yet, which
-// `out_owner` borrows. NULL, maybe with an exception set, for what Python must import or refuse.
-void* view_of(void* address, bool is_new, void** out_owner) {
+// A view of a tensor, as View._foreign() makes it. NULL, maybe with an exception set, for what Python must
+// import or refuse.
+void* view_of(void* address, bool is_new, void* owner) {
   const auto* const managed = static_cast<const ManagedTensor*>(address);
   const Tensor& tensor = is_new ? managed->tensor : static_cast<const OldTensor*>(address)->tensor;
   if ((is_new && managed->version.major != kCapsuleVersion.major) || tensor.ndim < 0 ||
@@ -392,64 +462,55 @@ void* view_of(void* address, bool is_new, void** out_owner) {
     return good;
   };
   const std::array<int64_t, 2> device{tensor.device_type, tensor.device_id};
-  void* const owner = PyCapsule_New(address, (is_new ? kNew : kOld).unused, nullptr);
-  if (set(kOwner, owner) && set(kAddress, PyLong_FromSize_t(start)) &&
+  if (set(kOwner, shared(owner)) && set(kAddress, PyLong_FromSize_t(start)) &&
       set(kShape, tuple_of(tensor.shape, tensor.ndim)) &&
       set(kStrides, tuple_of(strides.data(), tensor.ndim)) &&
       set(kTypestr, shared(PyTuple_GetItem(type, 0))) && set(kItemsize, shared(PyTuple_GetItem(type, 1))) &&
       set(kNbytes, PyLong_FromLongLong(bytes)) && set(kDevice, tuple_of(device.data(), 2)) &&
       set(kReadonly, PyBool_FromLong(is_new && (managed->flags & kReadOnly) != 0 ? 1 : 0)) &&
       set(kMemory, shared(none)) && set(kDescr, shared(none)) && set(kLoan, shared(none)) &&
-      set(kCounted, PyBool_FromLong(0)) && set(kLent, PyBool_FromLong(0)) && set(kExchange, PyList_New(0))) {
-    *out_owner = owner;
+      set(kCounted, PyBool_FromLong(0)) && set(kLent, PyBool_FromLong(0)) && set(kExchange, PyList_New(0)))
     return view;
-  }
   Py_DecRef(view);
   return nullptr;
+}
+
+// A view that releases the tensor at its end. NULL with an exception set if the tensor cannot be imported; it
+// is still the caller's then.
+void* import_tensor(void* address, bool is_new) {
+  void* const owner = PyCapsule_New(address, (is_new ? kNew : kOld).unused, nullptr);
+  if (owner == nullptr) return nullptr;
+  void* view = view_of(address, is_new, owner);
+  if (view == nullptr) {
+    PyErr_Clear();
+    view = PyObject_CallFunctionObjArgs(objects.wrap, owner, nullptr);
+  }
+  if (view != nullptr) PyCapsule_SetDestructor(owner, drop<end_tensor>);
+  Py_DecRef(owner);
+  return view;
 }
 
 // A view of the tensor in a capsule, which is consumed.
 void* import_capsule(void*, void* capsule) {
   const bool is_new = PyCapsule_IsValid(capsule, kNew.unused) != 0;
   const Names& its = is_new ? kNew : kOld;
-  if (is_new || PyCapsule_IsValid(capsule, its.unused) != 0) {
-    void* const address = PyCapsule_GetPointer(capsule, its.unused);
-    // Taken first, because making a view can run the garbage collector, and so other imports.
-    if (PyCapsule_SetName(capsule, its.used) == 0) {
-      void* owner = nullptr;
-      if (void* const view = view_of(address, is_new, &owner)) {
-        PyCapsule_SetDestructor(owner, drop);
-        return view;
-      }
-      PyCapsule_SetName(capsule, its.unused);
-    }
-    PyErr_Clear();
-  }
-  return PyObject_CallFunctionObjArgs(objects.import_any, capsule, nullptr);
+  void* const address =
+      PyCapsule_IsValid(capsule, its.unused) != 0 ? PyCapsule_GetPointer(capsule, its.unused) : nullptr;
+  // wrap() refuses None.
+  if (address == nullptr) return PyObject_CallFunctionObjArgs(objects.wrap, none, nullptr);
+  // Taken first, because making a view can run the garbage collector and other threads, and so other imports.
+  if (PyCapsule_SetName(capsule, its.used) != 0) return nullptr;
+  void* const view = import_tensor(address, is_new);
+  if (view == nullptr) PyCapsule_SetName(capsule, its.unused);
+  return view;
 }
 
 // A tensor that cannot be imported is still the caller's, as tvm-ffi expects it and PyTorch does it.
 int import_managed(ManagedTensor* tensor, void** out_view) {
-  void* owner = nullptr;
-  if (void* const view = view_of(tensor, true, &owner)) {
-    PyCapsule_SetDestructor(owner, drop);
-    *out_view = view;
-    return 0;
-  }
-  PyErr_Clear();
-  void* const address = PyLong_FromVoidPtr(tensor);
-  void* const found =
-      address == nullptr ? nullptr : PyObject_CallFunctionObjArgs(objects.wrap, address, nullptr);
-  int status = -1;
-  // From here on the view releases it. Not in Python, where a signal handler could raise behind it.
-  if (found != nullptr && PyList_Append(PyTuple_GetItem(found, 1), address) == 0) {
-    *out_view = PyTuple_GetItem(found, 0);
-    Py_IncRef(*out_view);
-    status = 0;
-  }
-  if (found != nullptr) Py_DecRef(found);
-  if (address != nullptr) Py_DecRef(address);
-  return status;
+  void* const view = import_tensor(tensor, true);
+  if (view == nullptr) return -1;
+  *out_view = view;
+  return 0;
 }
 
 int allocate(Tensor*, ManagedTensor**, void* context, SetError* set_error) {
@@ -497,8 +558,8 @@ EXPORT const void* gpumem_dlpack_start(size_t sizes, const Objects* wanted) {
   set_slot = reinterpret_cast<decltype(set_slot)>(PyType_GetSlot(type, kDescrSet));
   PyErr_Clear();
   Py_DecRef(type);
-  for (void* const object : {objects.describe, objects.wrap, objects.generation, objects.view,
-                             objects.export_any, objects.import_any, objects.types})
+  for (void* const object :
+       {objects.describe, objects.wrap, objects.generation, objects.view, objects.export_any, objects.types})
     Py_IncRef(object);
   life.fetch_add(1, std::memory_order_release);
   return &kApi;
@@ -508,6 +569,22 @@ EXPORT const void* gpumem_dlpack_start(size_t sizes, const Objects* wanted) {
 EXPORT void* gpumem_dlpack_method(void* cls, const char* doc) {
   export_definition.doc = doc;
   return PyDescr_NewMethod(cls, &export_definition);
+}
+
+/** A capsule of a Described, after gpumem_dlpack_start(), for what is not exported in place. It keeps an
+ * object, to which the Described belongs. */
+EXPORT void* gpumem_dlpack_capsule(const Described* described, int is_new, void* kept) {
+  return capsule_of(*described, is_new != 0, kept, shared(none));
+}
+
+/** A capsule of an ArrowSchema that `owner` has, after gpumem_dlpack_start(). */
+EXPORT void* gpumem_dlpack_schema(ArrowSchema* schema, const char* name, void* owner) {
+  return arrow_capsule(schema, name, owner, none);
+}
+
+/** A capsule of an ArrowDeviceArray that `owner` has. The array keeps an object until it is released. */
+EXPORT void* gpumem_dlpack_array(ArrowArray* array, const char* name, void* owner, void* kept) {
+  return arrow_capsule(array, name, owner, kept);
 }
 
 /** A function that makes a view of a capsule, after gpumem_dlpack_start(). */

@@ -48,6 +48,9 @@ __attribute__((weak)) void* PyCFunction_NewEx(Method* method, void* self, void* 
 __attribute__((weak)) void* PyCapsule_New(void* pointer, const char* name, void (*destructor)(void*));
 __attribute__((weak)) void* PyCapsule_GetPointer(void* capsule, const char* name);
 __attribute__((weak)) int PyCapsule_IsValid(void* capsule, const char* name);
+__attribute__((weak)) const char* PyCapsule_GetName(void* capsule);
+__attribute__((weak)) void* PyCapsule_GetContext(void* capsule);
+__attribute__((weak)) int PyCapsule_SetContext(void* capsule, void* context);
 __attribute__((weak)) int PyCapsule_SetName(void* capsule, const char* name);
 __attribute__((weak)) int PyCapsule_SetDestructor(void* capsule, void (*destructor)(void*));
 __attribute__((weak)) void* PyUnicode_InternFromString(const char* text);

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""The Arrow C device data interface in both directions, with capsules through ctypes."""
+"""The Arrow C device data interface in both directions."""
 
 from __future__ import annotations
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, addressof, c_char_p, c_int32, c_int64, c_void_p, cast, pointer, py_object
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 from . import _types
 from ._calls import Unique, finalizer
 from ._codes import EventFlags
-from ._dlpack import (_WITH_STREAMS, CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView, _get_pointer, _is_valid, offer)
+from ._dlpack import (_WITH_STREAMS, CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView, _get_pointer, _is_valid, functions)
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,66 +39,8 @@ class _DeviceArray(Structure):
 _NAMES = _SCHEMA, _DEVICE_ARRAY, _ARRAY = b"arrow_schema", b"arrow_device_array", b"arrow_array"
 _Release = CFUNCTYPE(None, c_void_p)
 
-# The structs of capsules, by their address, with the part that has the callback. Consumers move them elsewhere.
-_structs: Dict[int, Tuple[Structure, Any]] = {}
-# What arrays that consumers have not released point to, by the value of private_data, which moves with the struct.
-_exported: Dict[int, Tuple[Any, ...]] = {}
-
-
-def _struct_at(cls: Any, address: int) -> Tuple[Any, Optional[BaseException]]:
-    """The struct, and the exception that is set. A consumer that fails releases while its own is: from_address() then fails with that,
-    once."""
-    try:
-        return cls.from_address(address), None
-    except BaseException as problem:
-        return cls.from_address(address), problem
-
-
-# These have everything they need as defaults, because a module's names are gone at the end of the interpreter. An exception that
-# was set cannot be set again, so ctypes prints it.
-def _release_schema(address: int, cls: Any = _Schema, struct_at: Any = _struct_at) -> None:
-    schema, problem = struct_at(cls, address)
-    schema.release = None
-    try:
-        if problem is not None:
-            raise problem
-    finally:
-        del problem  # whose traceback has this frame
-
-
-def _release_array(address: int, cls: Any = _Array, exported: Dict[int, Tuple[Any, ...]] = _exported,
-                   struct_at: Any = _struct_at) -> None:
-    array, problem = struct_at(cls, address)
-    array.release = None
-    exported.pop(array.private_data, None)
-    try:
-        if problem is not None:
-            raise problem
-    finally:
-        del problem  # whose traceback has this frame
-
-
-def _give_back(_: Any, address: int) -> None:
-    """A capsule whose struct was not moved or released releases it."""
-    _, part = _structs.pop(address, (None, None))
-    if part is not None and part.release:
-        _exported.pop(part.private_data, None)
-
-
-_schema_release, _array_release = _Release(_release_schema), _Release(_release_array)
-for _lasting in (_schema_release, _array_release, _structs, _exported, _NAMES, _types.ARROW):
+for _lasting in (_NAMES, _types.ARROW):
     ctypes.pythonapi.Py_IncRef(py_object(_lasting))
-
-
-def _capsule(struct: Structure, part: Any, name: bytes) -> Any:
-    address = addressof(struct)
-    _structs[address] = struct, part
-    try:
-        return offer(address, name, _give_back)
-    except BaseException:
-        _structs.pop(address)
-        _exported.pop(part.private_data, None)
-        raise
 
 
 class ArrowView(DLPackView):
@@ -128,20 +70,14 @@ class ArrowView(DLPackView):
         buffers = (c_void_p * 2)(None, self.device_pointer if place[0] == CUDA else self.address)
         found: Any = _DeviceArray(device_type=place[0], device_id=-1 if place[0] == CPU else place[1])
         array = found.array
-        array.length, array.n_buffers, array.private_data = self.shape[0], 2, addressof(buffers)
-        array.buffers, array.release = cast(buffers, POINTER(c_void_p)), cast(_array_release, c_void_p)
+        array.length, array.n_buffers, array.buffers = self.shape[0], 2, cast(buffers, POINTER(c_void_p))
         native = c_void_p(event.info().native_event if event else None)
         if event:
             found.sync_event = pointer(native)
-        _exported[addressof(buffers)] = buffers, native, event, self
-        try:
-            self._check_counted()  # now that it is lent, as in View._bytes()
-        except BaseException:
-            _exported.pop(addressof(buffers), None)
-            raise
-        capsule = _capsule(found, array, _DEVICE_ARRAY)
-        schema = _Schema(format=kind, name=b"", release=cast(_schema_release, c_void_p))
-        return _capsule(schema, schema, _SCHEMA), capsule
+        kept = buffers, native, event, self, self._loan  # type: ignore[attr-defined]
+        self._check_counted()  # now that it is lent, as in View._bytes()
+        schema, c = _Schema(format=kind, name=b""), functions()
+        return c.schema(addressof(schema), _SCHEMA, schema), c.array(addressof(found), _DEVICE_ARRAY, found, kept)
 
     def _recorded(self, place: Tuple[int, int], stream: Any) -> Optional[Event]:
         """An event behind the work that the consumer must wait for, or None if there is none in flight."""
@@ -161,9 +97,6 @@ class ArrowView(DLPackView):
         event = Event(last.device, flags=EventFlags.DISABLE_TIMING)
         event._record(last)
         return event
-
-    def _is_exported(self) -> bool:
-        return super()._is_exported() or any(entry[-1] is self for entry in list(_exported.values()))
 
 
 def _stream(stream: Any, place: Tuple[int, int], device: Optional[Device] = None) -> Stream:

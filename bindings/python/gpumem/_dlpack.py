@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""DLPack in both directions: by functions of C in a plug-in, and through ctypes without it, and for what is rare."""
+"""DLPack in both directions, by functions of C in a plug-in, which ask Python for what is rare."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import functools
-import os
 import struct
-import sys
-import threading
-from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
-                    c_uint16, c_uint32, c_uint64, c_void_p, py_object)
-from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from ctypes import (PYFUNCTYPE, POINTER, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64,
+                    c_void_p, py_object)
+from operator import index
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, SupportsIndex, Tuple
 
 from . import _types
-from ._calls import Unique, finalizer, leftovers
-from .errors import InvalidArgument, LibraryNotFound, VersionMismatch
+from .errors import InvalidArgument, LibraryNotFound
 
 if TYPE_CHECKING:
     from ._memory import Region, View
@@ -36,9 +32,6 @@ class _Tensor(Structure):
                 ("strides", POINTER(c_int64)), ("byte_offset", c_uint64)]
 
 
-_Deleter = CFUNCTYPE(None, c_void_p)
-
-
 class _Managed(Structure):
     _fields_ = [("tensor", _Tensor), ("manager", c_void_p), ("deleter", c_void_p)]
 
@@ -48,16 +41,12 @@ class _ManagedVersioned(Structure):
                 ("flags", c_uint64), ("tensor", _Tensor)]
 
 
-# The names are never freed, because a capsule points to its name.
-_NAMES = {_Managed: (b"dltensor", b"used_dltensor"),
-          _ManagedVersioned: (b"dltensor_versioned", b"used_dltensor_versioned")}
-
+# Names of capsules.
+_UNUSED = {_ManagedVersioned: b"dltensor_versioned", _Managed: b"dltensor"}
 _EXCHANGE = b"dlpack_exchange_api"
-_UNUSED, _UNUSED_VERSIONED = (_NAMES[cls][0] for cls in (_Managed, _ManagedVersioned))
 _new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-_set_name = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
 
 # Described of adapters/python/dlpack.cpp, which the shape and the strides follow.
 _DESCRIBED = "=Q3i2BH4Q"
@@ -65,70 +54,16 @@ _DESCRIBED = "=Q3i2BH4Q"
 
 class _Objects(Structure):
     """Objects of adapters/python/dlpack.cpp."""
-    _fields_ = [(name, py_object) for name in ("describe", "wrap", "generation", "view", "export_any", "import_any", "types")]
-
-
-# Tensors that consumers have not released: the address of the struct, and everything that it points to.
-_exported: Dict[int, Tuple[Any, ...]] = {}
-
-
-# No function of Python, at whose entry a signal handler could raise.
-_deleter = _Deleter(_exported.__delitem__)
-_DELETER = ctypes.cast(_deleter, c_void_p)
-for _lasting in (_deleter, _exported):
-    ctypes.pythonapi.Py_IncRef(py_object(_lasting))
+    _fields_ = [(name, py_object) for name in ("describe", "wrap", "generation", "view", "export_any", "types")]
 
 
 @atexit.register
-def _at_exit(exported: Any = _exported) -> None:
-    """Removes the deleters: consumers that outlive the interpreter must not call into it."""
+def _at_exit() -> None:
+    """Tensors of consumers that outlive the interpreter must not call into it."""
     for end in _ends:
         if end is not None:
             end()
     _ends.append(None)
-    for managed, *_ in list(exported.values()):
-        managed.deleter = None
-
-
-# Capsules made here that others may still have, by the address of their struct, each with what gives back what nobody took. They
-# have no destructor: a consumer that fails drops them while its exception is set, and ctypes cannot run then. Kept here, they are
-# looked at later.
-_offered: Dict[int, Tuple[Any, Callable[[Any, int], None]]] = {}
-_reclaiming = threading.RLock()
-
-
-def _after_fork() -> None:
-    global _reclaiming
-    _reclaiming = threading.RLock()  # a thread that the child does not have may hold the other one
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def offer(address: int, name: bytes, give_back: Callable[[Any, int], None]) -> Any:
-    """A capsule for another library."""
-    reclaim()
-    capsule = _new_capsule(address, name, None)
-    _offered[address] = capsule, give_back
-    if reclaim not in leftovers:
-        leftovers.append(reclaim)
-    return capsule
-
-
-def reclaim() -> bool:
-    """Gives back what is in capsules that nobody else has any more and nobody took. Returns whether no capsule is left."""
-    with _reclaiming:
-        for address in list(_offered):
-            offered = _offered.get(address)
-            if offered is not None and _references(offered) == _ALONE:
-                try:
-                    del _offered[address]
-                    offered[1](offered[0], address)
-                except BaseException:  # a signal handler raised
-                    if address not in _offered:
-                        offered[1](offered[0], address)
-                    raise
-    return not _offered
 
 
 def _other_places(place: Tuple[int, int]) -> Tuple[Tuple[int, int], ...]:
@@ -137,25 +72,21 @@ def _other_places(place: Tuple[int, int]) -> Tuple[Tuple[int, int], ...]:
     return {CUDA_HOST: ((CPU, 0),), CUDA_MANAGED: ((CPU, 0), (CUDA, number))}.get(kind, ())
 
 
-def _references(offered: Tuple[Any, Any]) -> int:
-    return sys.getrefcount(offered[0])
-
-
-def _give_back(capsule: Any, address: int) -> None:
-    if _is_valid(capsule, _UNUSED_VERSIONED) or _is_valid(capsule, _UNUSED):
-        _exported.pop(address, None)
-
-
-_ALONE = _references((object(), _give_back))
-
-
 # The functions of C that end with the interpreter, once they were started; None, once it ends.
 _ends: List[Any] = []
 
 
+class _Functions(NamedTuple):
+    exchange: Any  # the capsule with the table
+    take: Callable[[Any], View]  # a view of the tensor in a capsule, which is consumed
+    tensor: Callable[[bytes, bool, Any], Any]  # a capsule of a Described, which belongs to an object that the capsule keeps
+    schema: Callable[[int, bytes, Any], Any]  # a capsule of the struct at an address in an object, whose name must live as long
+    array: Callable[[int, bytes, Any, Any], Any]  # the same; the array keeps the last object until it is released
+
+
 @functools.lru_cache(maxsize=None)
-def _start_exchange() -> Any:
-    """The capsule with the table of functions; raises LibraryNotFound without the plug-in."""
+def functions() -> _Functions:
+    """Those of C, which are put in place; raises LibraryNotFound without the plug-in."""
     global _import
     from .adapters import _plug_in
     if None in _ends:
@@ -168,7 +99,7 @@ def _start_exchange() -> Any:
         raise LibraryNotFound(f"{file} is no plug-in of gpumem for Python, or an older one") from None
     types = tuple(_types.from_dlpack(code, bits, 1) for code in range(7) for bits in (8, 16, 32, 64, 128))
     table = start(struct.calcsize(_DESCRIBED) + ctypes.sizeof(_Objects),
-                  _Objects(_describe, _wrap, _memory.generation, _memory.View, _EXPORT, _import_any, types))
+                  _Objects(_describe, _wrap, _memory.generation, _memory.View, _EXPORT, types))
     if not table:
         raise LibraryNotFound(f"{file} is of another version, or used by another interpreter or import of gpumem in this process")
     end = library.gpumem_dlpack_end
@@ -177,14 +108,18 @@ def _start_exchange() -> Any:
     method = PYFUNCTYPE(py_object, py_object, c_char_p)(("gpumem_dlpack_method", library))
     setattr(DLPackView, "__dlpack__", method(DLPackView, _DOC))
     _import = PYFUNCTYPE(py_object)(("gpumem_dlpack_import", library))()
-    return _new_capsule(table, _EXCHANGE, None)
+    return _Functions(_new_capsule(table, _EXCHANGE, None), _import,
+                      PYFUNCTYPE(py_object, c_char_p, c_int, py_object)(("gpumem_dlpack_capsule", library)),
+                      PYFUNCTYPE(py_object, c_void_p, c_char_p, py_object)(("gpumem_dlpack_schema", library)),
+                      PYFUNCTYPE(py_object, c_void_p, c_char_p, py_object, py_object)(("gpumem_dlpack_array", library)))
 
 
-@functools.lru_cache(maxsize=None)
-def _compiled() -> None:
-    """Tries once to let functions of C replace __dlpack__ and _import."""
-    with contextlib.suppress(LibraryNotFound, VersionMismatch):
-        _start_exchange()
+def _pair(value: Any, what: str) -> Tuple[int, int]:
+    try:
+        first, second = map(index, value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is {value!r}; it must be two integers") from None
+    return first, second
 
 
 class _Exchange:
@@ -192,7 +127,7 @@ class _Exchange:
 
     def __get__(self, view: Any, cls: Any) -> Any:
         try:
-            return _start_exchange()
+            return functions().exchange
         except LibraryNotFound as problem:
             raise AttributeError(str(problem)) from None
 
@@ -241,13 +176,12 @@ class DLPackView:
         memory accepts None or -1. A ``copy`` is complete when the call returns, and in memory of the same kind unless
         ``dl_device`` is the CPU.
         """
-        _compiled()  # also called by the functions of C, for what they do not do
+        functions()  # also called by the functions of C, for what they do not do
         self._check_counted()
         _types.to_dlpack(self.typestr)  # fails before anything is copied
         place = self.dlpack_device
-        wanted = tuple(dl_device) if dl_device is not None else place or self.__dlpack_device__()
-        wanted = int(wanted[0]), int(wanted[1])
-        versioned = max_version is not None and max_version[0] >= 1
+        wanted = _pair(dl_device, "dl_device") if dl_device is not None else place or self.__dlpack_device__()
+        versioned = max_version is not None and _pair(max_version, "max_version")[0] >= 1
         in_place = place is not None and (wanted == place or wanted in _other_places(place))
         self._check_stream(stream, wanted)
         if not in_place and (copy is False or wanted != (CPU, 0)):
@@ -265,10 +199,12 @@ class DLPackView:
     def _check_stream(stream: Optional[int], wanted: Tuple[int, int]) -> None:
         if stream is None:
             return
+        if not isinstance(stream, SupportsIndex):
+            raise TypeError(f"the stream must be an int or None, not a {type(stream).__name__}")
         if wanted[0] not in _WITH_STREAMS:
             if stream != -1:
                 raise InvalidArgument(f"the stream is {stream}; for host memory it must be None or -1")
-        elif stream == 0 or stream < -1:
+        elif not (stream == -1 or 0 < stream < 1 << 64):
             raise InvalidArgument(f"the stream is {stream}; pass 1 or 2 for a default stream, or -1 for no wait")
 
     def _order_before(self, stream: Optional[int]) -> None:
@@ -305,30 +241,19 @@ class DLPackView:
             ctypes.memmove(found.address, self.address, self.nbytes)
         return found
 
-    def _is_exported(self) -> bool:
-        return any(entry[-1] is self for entry in list(_exported.values()))
-
-    def _tensor(self, place: Tuple[int, int]) -> Tuple[Tuple[Any, ...], Tuple[int, ...], List[int]]:
-        """The first fields of a _Tensor, its shape and its strides."""
+    def _described(self, place: Tuple[int, int], flags: int = 0) -> bytes:
+        """A Described, with its shape and strides."""
         code, bits = _types.to_dlpack(self.typestr)
         data = (self.device_pointer if place[0] == CUDA else self.address) if self.nbytes else None
         shape, itemsize = self.shape, self.itemsize
-        return (data or 0, *place, len(shape), code, bits, 1), shape, [stride // itemsize for stride in self.strides]
+        return struct.pack(f"{_DESCRIBED}{2 * len(shape)}q", data or 0, *place, len(shape), code, bits, 1, 0, 0, 0,
+                           flags | (READ_ONLY if self.readonly else 0), *shape, *(stride // itemsize for stride in self.strides))
 
     def _capsule(self, place: Tuple[int, int], versioned: bool, flags: int) -> Any:
-        fields, *layout = self._tensor(place)
-        numbers = c_int64 * len(self.shape)
-        tensor = (*fields, *(numbers(*each) for each in layout))
-        managed: Any = (_ManagedVersioned(*VERSION, None, _DELETER, flags | (READ_ONLY if self.readonly else 0), tensor)
-                        if versioned else _Managed(tensor, None, _DELETER))
-        address = addressof(managed)
-        _exported[address] = managed, tensor, self
-        try:
-            self._check_counted()  # now that it is lent, as in View._bytes()
-            return offer(address, _NAMES[type(managed)][0], _give_back)
-        except BaseException:
-            _exported.pop(address, None)
-            raise
+        described, view = self._described(place, flags), self
+        kept: Any = described, view, view._loan  # type: ignore[attr-defined]
+        self._check_counted()  # now that it is lent, as in View._bytes()
+        return functions().tensor(described, versioned, kept)
 
 
 _EXPORT = DLPackView.__dlpack__
@@ -349,8 +274,7 @@ def _describe(what: Any, stream: Optional[int]) -> bytes:
     place, generation = view.__dlpack_device__(), _memory.generation[0]
     known = view._exchange[-1] if view._exchange else None
     if known is None or known[3] is not generation:
-        memory, (fields, shape, strides) = view.memory, view._tensor(place)
-        described = struct.pack(f"{_DESCRIBED}{2 * len(shape)}q", *fields, 0, 0, 0, READ_ONLY if view.readonly else 0, *shape, *strides)
+        memory, described = view.memory, view._described(place)
         holds: Any = _NEVER
         if memory is not None and place[0] in _WITH_STREAMS:
             holds = memory._holds if type(memory)._queues is _memory.Region._queues else _ALWAYS
@@ -364,55 +288,13 @@ def _describe(what: Any, stream: Optional[int]) -> bytes:
     return found
 
 
-def _wrap(address: int) -> Tuple[View, List[Optional[int]]]:
-    """The other direction. The view releases the tensor once the list has an entry."""
-    owner = _Imported(_ManagedVersioned.from_address(address))
-    return _view_of(owner), owner._taken
-
-
-class _Imported(Unique):
-    """A tensor of another library, which is taken out of its capsule, and released when this object is destroyed."""
-
-    __slots__ = ("managed", "_taken")
-
-    def __init__(self, managed: Any, capsule: Any = None, name: bytes = b"") -> None:
-        self.managed = managed
-        self._taken: List[Optional[int]] = []
-        if capsule is None:
-            return  # _wrap() says who takes it
-        # From here on the capsule does not release the tensor any more, and this does it exactly once. In one step, so that no
-        # signal handler comes in between.
-        self._taken.extend(map(_set_name, (capsule,), (name,)))
-
-
-def _finisher(deleter_type: Any, address_of: Callable[[Any], int]) -> Callable[[_Imported], None]:
-    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: _Imported) -> None:
-        # One entry says that it was taken, and a second one that it was released.
-        taken: List[Any] = getattr(self, "_taken", [])
-        if len(taken) == 1 and self.managed.deleter:
-            taken.extend(map(deleter_type(self.managed.deleter), (address_of(self.managed),)))
-    return finish
-
-
-finalizer(_Imported, _finisher(functools.lru_cache(maxsize=64)(_Deleter), addressof))  # a library has few deleters
-
-
-def _take(capsule: Any) -> _Imported:
-    """Consumes the tensor of a capsule."""
+def _wrap(owner: Any) -> View:
+    """A view of the tensor in a capsule, which it keeps."""
     cls: Any
-    for cls in (_ManagedVersioned, _Managed):
-        unused, used = _NAMES[cls]
-        if _is_valid(capsule, unused):
-            managed = cls.from_address(_get_pointer(capsule, unused))
-            _check_version(managed)  # before it is taken
-            return _Imported(managed, capsule, used)
+    for cls, name in _UNUSED.items():
+        if _is_valid(owner, name):
+            return _view_of(owner, cls.from_address(_get_pointer(owner, name)))
     raise InvalidArgument("the capsule has no tensor, or its tensor was consumed before")
-
-
-def _check_version(managed: Any) -> None:
-    if isinstance(managed, _ManagedVersioned) and managed.major != VERSION[0]:
-        raise BufferError(f"the tensor has version {managed.major}.{managed.minor} of DLPack, not {VERSION[0]}.x")
 
 
 def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None,
@@ -433,18 +315,12 @@ def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: 
     return _import(source)
 
 
-def _import_any(capsule: Any) -> View:
-    """A view of the tensor in a capsule, which is consumed."""
-    _compiled()
-    return _view_of(_take(capsule))
+_import: Callable[[Any], View] = lambda capsule: functions().take(capsule)  # until that takes its place
 
 
-_import: Callable[[Any], View] = _import_any
-
-
-def _view_of(owner: _Imported) -> View:
-    managed = owner.managed
-    _check_version(managed)
+def _view_of(owner: Any, managed: Any) -> View:
+    if isinstance(managed, _ManagedVersioned) and managed.major != VERSION[0]:
+        raise BufferError(f"the tensor has version {managed.major}.{managed.minor} of DLPack, not {VERSION[0]}.x")
     tensor = managed.tensor
     typestr, itemsize = _types.from_dlpack(tensor.code, tensor.bits, tensor.lanes)
     count = tensor.ndim

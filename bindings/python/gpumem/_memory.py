@@ -20,7 +20,7 @@ from ._arrow import ArrowView
 from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32,
                      leftovers, made_room, size64, status_error, sweep, u64, untrack, with_kept)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
-from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
+from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, flags
 from ._handles import Scoped
 from ._infos import MemoryInfo
@@ -137,14 +137,7 @@ class Region(RegionKnown, Unique):
 
     def _viewed(self) -> bool:
         """Whether a view, or a call of another thread, holds the memory."""
-        if self._holds:
-            reclaim()
         return not all(map(queue_of, self._holds.copy()))
-
-    def _reclaimed(self) -> bool:
-        """Whether nothing holds the memory any more, once capsules are gone that nobody has."""
-        reclaim()
-        return not self._holds
 
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
@@ -405,7 +398,7 @@ class Memory(Region, Managed, Scoped):
             return
         if self._holds:
             self._open = True  # at once, because a holder may be waiting for this
-            if self._reclaimed():
+            if not self._holds:
                 self.close()
             else:
                 self._refuse()
@@ -839,8 +832,7 @@ class View(Unique, ArrowView, Managed):
 
     def _borrowed(self) -> bool:
         """Whether something else uses the memory through this view."""
-        reclaim()
-        return self._lent or sys.getrefcount(self._loan) != _ALONE or self._is_exported()
+        return self._lent or sys.getrefcount(self._loan) != _ALONE
 
     def free(self) -> None:
         """Frees the memory of the view: ``array.base.free()`` in PyCUDA.

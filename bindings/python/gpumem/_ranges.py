@@ -308,7 +308,7 @@ class Range(RangeKnown, Owner):
                     # First closed, then asked: a view or a stream does it in the reverse order.
                     part._open = False
                     taken.append(part)
-                    if part._holds and not part._reclaimed():
+                    if part._holds:
                         part._held(done, function)
         except BaseException:
             _reopen(taken)

@@ -7,10 +7,8 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
-from unittest import mock
 
 import gpumem
-from gpumem import _dlpack
 
 try:
     import numpy
@@ -69,18 +67,6 @@ class Case(unittest.TestCase):
                 pass  # another thread has closed it by now, which waits as well
             flag.close()
         return stream, release
-
-
-class ByCtypes:
-    """DLPack in a test as it is without the plug-in."""
-
-    def setUp(self):
-        super().setUp()
-        _dlpack._compiled()
-        for owner, name, what in ((_dlpack.DLPackView, "__dlpack__", _dlpack._EXPORT), (_dlpack, "_import", _dlpack._import_any)):
-            patch = mock.patch.object(owner, name, what)
-            patch.start()
-            self.addCleanup(patch.stop)
 
 
 def python(code, *, check=True, **environment):

@@ -47,9 +47,7 @@ def call_traced(module, function, at_line):
     path = module.__file__.replace("__init__.py", "")
 
     def handle(frame, event, argument):
-        # The lock of `reclaim` is one for the process. Python visits its line once more at its end, before it is released, but runs
-        # no handler there.
-        if not frame.f_code.co_filename.startswith(path) or frame.f_code.co_name == "reclaim":
+        if not frame.f_code.co_filename.startswith(path):
             return None
         if event in ("call", "line"):
             at_line()
@@ -237,12 +235,15 @@ class InterruptTest(Case):
             with self.instance.group() as group, self.device.buffer(64, group=group) as buffer:
                 buffer.sleep("pageable")
                 group.wake()
+        handed_over = [lambda: self.pinned(64).__dlpack__(), lambda: self.pinned(64).__dlpack__(dl_device=(1, 0), max_version=(1, 0)),
+                       lambda: self.pinned(64).__dlpack__(copy=True), lambda: gpumem.from_dlpack(self.pinned(64).view("f4")),
+                       lambda: self.pinned(64).__arrow_c_device_array__(), lambda: gpumem.from_arrow(self.pinned(64))]
         unit = self.device.physical_granularity().recommended
         self.device.register(data).close()  # the first one tries out whether it can be done
         for make in (self.device.stream, self.device.event, lambda: self.device.memory(64), lambda: self.pinned(64, name="name"),
                      lambda: self.device.register(data), self.device.buffer, self.instance.group, self.device.pool,
                      lambda: self.instance.reserve(1 << 21), lambda: self.device.physical(1 << 21),
-                     lambda: self.device.memory(64).view()[2:5], closed, used_in_a_stream, mapped, slept):
+                     lambda: self.device.memory(64).view()[2:5], closed, used_in_a_stream, mapped, slept, *handed_over):
             def gone(limit, make=make):
                 end = time.monotonic() + 60
                 while self.instance.stats().live_objects:  # for as long as work is in flight

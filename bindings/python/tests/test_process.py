@@ -173,7 +173,7 @@ print("parent good")
         python("""
 import contextlib, faulthandler, os, sys, threading
 import gpumem
-from gpumem import _calls, _dlpack, _library
+from gpumem import _calls, _library
 instance = gpumem.Instance("host")
 device = instance.device(0)
 memory, buffer, stream, group = device.memory(64, "pinned"), device.buffer(64), device.stream(), instance.group()
@@ -182,7 +182,7 @@ held, end = threading.Event(), threading.Event()
 
 def hold():
     with contextlib.ExitStack() as locks:
-        for lock in (_dlpack._reclaiming, _library._lock, _calls._log_lock, buffer._lock, group._lock, addresses._lock,
+        for lock in (_library._lock, _calls._log_lock, buffer._lock, group._lock, addresses._lock,
                      stream._queue._lock):
             locks.enter_context(lock)
         buffer._changing = group._changing = True

@@ -18,11 +18,35 @@ import gpumem
 from gpumem import MemoryFlags, _dlpack
 
 from . import test_exchange
-from .support import ByCtypes, Case, needs_numpy, numpy, on_cuda, on_host, python
+from .support import Case, needs_numpy, numpy, on_cuda, on_host, python
 
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+def at_each_line(make, function, other):
+    """Calls a function with what is made, and the other one at a line of it, as another thread may. Returns after the last line."""
+    path = os.path.dirname(gpumem.__file__)
+    for limit in itertools.count(1):
+        made, lines = make(), itertools.count(1)
+
+        def trace(frame, event, _):
+            if not frame.f_code.co_filename.startswith(path):
+                return None
+            if event == "line" and next(lines) == limit:
+                sys.settrace(None)
+                other(made)
+            return trace
+        former = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            function(made)
+        finally:
+            sys.settrace(former)
+        yield made
+        if next(lines) <= limit:
+            return
 
 
 class BufferTest(Case):
@@ -159,30 +183,6 @@ class BufferTest(Case):
         gc.collect()  # up to Python 3.8 the whole cycle lives on
         memory.close()
 
-    def at_each_line(self, function, other):
-        """Calls a function with a view, and the other one at a line of it, as another thread may. Returns after the last line."""
-        path = os.path.dirname(gpumem.__file__)
-        for limit in itertools.count(1):
-            view, lines = self.pinned(64).view(), itertools.count(1)
-
-            def trace(frame, event, _):
-                if not frame.f_code.co_filename.startswith(path):
-                    return None
-                if event == "line" and next(lines) == limit:
-                    sys.settrace(None)
-                    other(view)
-                return trace
-            former = sys.gettrace()
-            sys.settrace(trace)
-            try:
-                function(view)
-            finally:
-                sys.settrace(former)
-            yield view
-            view.free()
-            if next(lines) <= limit:
-                return
-
     def test_a_view_is_freed_or_lent(self):
         lent = []
 
@@ -222,26 +222,22 @@ class BufferTest(Case):
             except gpumem.StaleHandle:
                 pass
 
-        for use in (lend, export, *[hand_over] * test_exchange.BUILT):
-            for pair in ((free, use), (use, free)):
-                for view in self.at_each_line(*pair):
+        def view_of_memory():
+            return self.pinned(64).view()
+        for use in (lend, export, hand_over, borrow, interface):
+            for pair in ((free, use), (use, free)) if use in (lend, export, hand_over) else ((use, free),):
+                for view in at_each_line(view_of_memory, *pair):
                     self.assertFalse(lent and view.memory.closed)
+                    view._lent = False  # nobody says when an interface is given back
                     lent.clear()
-        for view in self.at_each_line(interface, free):
-            self.assertFalse(lent and view.memory.closed)
-            view._lent = False  # nobody says when that is given back
-            lent.clear()
-        for view in self.at_each_line(borrow, free) if test_exchange.BUILT else ():
-            self.assertFalse(lent and view.memory.closed)
-            lent.clear()
+                    view.free()
 
-    @unittest.skipUnless(test_exchange.BUILT, "libgpumem-python.so was not built")
     def test_two_threads_export_a_view(self):
         found = []
 
         def export(view):
             found.append(test_exchange.exported(test_exchange.table_of(gpumem.View), view))
-        for view in self.at_each_line(export, export):
+        for view in at_each_line(lambda: self.pinned(64).view(), export, export):
             kept = [(ctypes.cast(ctypes.c_char_p(entry[0]), ctypes.c_void_p).value, len(entry[0])) for entry in view._exchange]
             for managed in found:
                 tensor = managed.contents.tensor
@@ -586,12 +582,6 @@ class NumpyTest(Case):
 
 
 class DLPackTest(Case):
-    """By the functions of C, if they were built."""
-
-    def setUp(self):
-        super().setUp()
-        _dlpack._compiled()
-
     def capsule(self, *arguments, **options):
         with_memory = self.pinned(64)
         return with_memory.view("f4", (4, 4)).__dlpack__(*arguments, **options)
@@ -667,7 +657,6 @@ class DLPackTest(Case):
         self.assertEqual(memory.view()[0], 7)
         del view
         memory.close()
-        self.assertFalse(_dlpack._offered)
 
     def test_struct(self):
         memory = self.pinned(96)
@@ -704,7 +693,6 @@ class DLPackTest(Case):
             memory.close()
         del again
         memory.close()
-        self.assertFalse(_dlpack._exported)
 
     def test_a_capsule_is_taken_once(self):
         for options in ({}, {"max_version": (1, 0)}):
@@ -727,7 +715,7 @@ class DLPackTest(Case):
         managed.tensor.data, managed.tensor.ndim = ctypes.addressof(data), 1
         managed.tensor.device_type, managed.tensor.code, managed.tensor.bits, managed.tensor.lanes = 1, 2, 32, 1
         managed.tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-        deleter = _dlpack._Deleter(deleted.append)
+        deleter = test_exchange.Deleter(deleted.append)
         managed.deleter = ctypes.cast(deleter, ctypes.c_void_p)
         if versioned:
             managed.major = major
@@ -761,28 +749,45 @@ class DLPackTest(Case):
             with self.assertRaisesRegex(TypeError, f"^a {type(wrong).__name__} has no __dlpack__$"):
                 gpumem.from_dlpack(wrong)
 
-    def test_a_version_that_nobody_knows(self):
-        capsule, deleted = self.made_by_others(True, major=2)
-        with self.assertRaises(BufferError):
+    def refused(self, pattern, versioned=True, **fields):
+        """The tensor is still in its capsule."""
+        capsule, deleted = self.made_by_others(versioned, **fields)
+        name = _capsule_name(capsule)
+        with self.assertRaisesRegex(BufferError, pattern):
             gpumem.from_dlpack(capsule)
-        self.assertEqual((_capsule_name(capsule), deleted), (b"dltensor_versioned", []))
+        self.assertEqual((_capsule_name(capsule), deleted), (name, []))
+
+    def test_a_version_that_nobody_knows(self):
+        self.refused("^the tensor has version 2.0", major=2)
 
     def test_elements_that_nobody_knows(self):
-        capsule, deleted = self.made_by_others(True, lanes=4)
-        with self.assertRaises(BufferError):
-            gpumem.from_dlpack(capsule)
-        self.assertEqual(len(deleted), 1)
-        capsule, deleted = self.made_by_others(True, code=4, bits=16)  # bfloat16
-        self.assertEqual(gpumem.from_dlpack(capsule).typestr, "|V2")
-        capsule, deleted = self.made_by_others(True, code=2, bits=72)
-        self.assertEqual(gpumem.from_dlpack(capsule).typestr, "|V9")
+        self.refused("4 lanes", lanes=4)
+        for code, bits in (4, 16), (2, 72):  # bfloat16, and nobody's
+            capsule, deleted = self.made_by_others(True, code=code, bits=bits)
+            view = gpumem.from_dlpack(capsule)
+            self.assertEqual((view.typestr, deleted), (f"|V{bits // 8}", []))
+            del view
+            self.assertEqual(len(deleted), 1)
+
+    def test_a_rare_tensor_is_taken_once(self):
+        """Another thread imports it while Python looks at it."""
+        taken, refused = [], []
+
+        def take(made):
+            try:
+                taken.append(gpumem.from_dlpack(made[0]))
+            except gpumem.InvalidArgument:
+                refused.append(made)
+        for _, deleted in at_each_line(lambda: self.made_by_others(True, bits=72), take, take):
+            self.assertLessEqual(len(refused), 1)
+            self.assertEqual(len(taken), 1)
+            taken.clear()
+            refused.clear()
+            self.assertEqual(len(deleted), 1)
 
     def test_a_tensor_without_its_shape(self):
         for versioned in (False, True):
-            capsule, deleted = self.made_by_others(versioned, shape=None)
-            with self.assertRaisesRegex(BufferError, "^the tensor has 1 dimensions and no shape$"):
-                gpumem.from_dlpack(capsule)
-            self.assertEqual(len(deleted), 1)
+            self.refused("^the tensor has 1 dimensions and no shape$", versioned, shape=None)
 
     def test_tensors_that_cannot_be(self):
         below = (ctypes.c_int64 * 2)(3, -4)
@@ -790,10 +795,7 @@ class DLPackTest(Case):
         for versioned in (False, True):
             for fields, text in (({"ndim": 2, "shape": shape}, "the shape .3, -4."), ({"ndim": -3}, "-3 dimensions"), ({"data": None}, "no data"),
                                  ({"bits": 0}, "0 bits"), ({"byte_offset": (1 << 64) - 1}, "the offset 18446744073709551615")):
-                capsule, deleted = self.made_by_others(versioned, **fields)
-                with self.assertRaisesRegex(BufferError, text):
-                    gpumem.from_dlpack(capsule)
-                self.assertEqual(len(deleted), 1)
+                self.refused(text, versioned, **fields)
 
     def test_an_interruption_is_not_lost(self):
         view = self.pinned().view("f4", (4, 6))
@@ -1032,21 +1034,31 @@ class DLPackTest(Case):
                 self.assertTrue(str(problem))
             memory.close()
 
-    def test_a_consumer_that_outlives_the_interpreter(self):
-        # The deleter is taken away before the interpreter ends.
-        _, out, _ = python("""
-import atexit, ctypes, gpumem
-from gpumem import _dlpack
-memory = gpumem.default_device().memory(64, gpumem.Kind.PINNED)
-capsule = memory.__dlpack__()
-_dlpack._set_name(capsule, b"used_dltensor")
-(managed, *_), = _dlpack._exported.values()
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(managed))
-print(bool(managed.deleter))
-_dlpack._at_exit()
-print(bool(managed.deleter))
-""")
-        self.assertEqual(out, "True\nFalse\n")
+    def test_a_thread_that_stays_in_an_export(self):
+        """The interpreter ends without it, and what dies then can still ask what is lent."""
+        self.assertEqual(python("""
+import gpumem, sys, threading, weakref
+device = gpumem.Instance("host").device(0)
+other, begun = device.memory(64, "pinned").view(), threading.Event()
+
+def stay(_):
+    begun.set()
+    threading.Event().wait()
+
+def work():
+    view = device.memory(64, "pinned").view()
+    seen, capsule = weakref.ref(view, stay), view.__dlpack__(dl_device=(1, 0))
+    del view, capsule
+    other.__dlpack__(dl_device=(1, 0))
+
+class Held:
+    def __del__(self, free=other.free, print=print):
+        free()
+        print("freed", flush=True)
+sys.modules["held"] = Held()  # dies when modules do
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+""")[1], "freed\n")
 
     @needs_numpy
     def test_numpy(self):
@@ -1065,10 +1077,24 @@ print(bool(managed.deleter))
         with self.assertRaises(BufferError):
             view.buffer()
 
-    RARE = ({"max_version": 7}, {"max_version": ()}, {"max_version": ("a",)}, {"max_version": (0, 8)}, {"max_version": (1 << 70, 0)},
-            {"max_version": [1, 0]}, {"max_version": (1.5, 0)}, {"max_version": (-1, 0)}, {"stream": "text"}, {"stream": 0}, {"stream": -2},
+    WRONG = {"max_version": (7, (), ("a",), (1,), (1, "a"), (1.5, 0), (1, 0, 0), "text"), "dl_device": (5, (), (1,), ("a", 0), (1, 0, 0)),
+             "stream": ("text", 1.5, (1,))}
+
+    def test_arguments_that_are_wrong(self):
+        with self.pinned() as memory, self.device.memory(64, "managed") as managed:
+            for view in memory.view(), managed.view():
+                for _ in range(2):  # more is known the second time
+                    for name, values in self.WRONG.items():
+                        for value in values:
+                            with self.assertRaisesRegex(TypeError, "^the stream must be an int" if name == "stream" else
+                                                        f"^{name} is {re.escape(repr(value))}; it must be two integers$"):
+                                view.__dlpack__(**{name: value})
+            del view
+
+    RARE = (*({name: value} for name, values in WRONG.items() for value in values), {"max_version": (0, 8)}, {"max_version": (1 << 70, 0)},
+            {"max_version": [1, 0]}, {"max_version": (-1, 0)}, {"stream": 0}, {"stream": -2},
             {"stream": 7}, {"stream": 1 << 70}, {"stream": -1}, {"stream": -1, "max_version": (1, 0)}, {"copy": False}, {"copy": True},
-            {"dl_device": (1, 0)}, {"dl_device": (99, 0)}, {"dl_device": 5}, {"stream": None, "copy": None, "dl_device": None},
+            {"dl_device": (1, 0)}, {"dl_device": (99, 0)}, {"stream": None, "copy": None, "dl_device": None},
             {"unknown": None}, {"version": (1, 0)}, {"copy": False, "max_version": (1, 0)})
 
     def outcome(self, function, view, *arguments, **options):
@@ -1084,7 +1110,7 @@ print(bool(managed.deleter))
         version = [managed.major, managed.minor, managed.flags] if cls is _dlpack._ManagedVersioned else []
         return name, data and data == view.address, fields, version
 
-    def test_export_is_that_of_ctypes(self):
+    def test_export_is_that_of_python(self):
         with self.pinned() as memory, self.device.register(bytes(8192), require=MemoryFlags.READ_ONLY) as read_only, \
                 self.device.memory(64) as there, self.device.memory(64, "managed") as managed:
             whole = memory.view("f4", (4, 6, 8))
@@ -1102,19 +1128,22 @@ print(bool(managed.deleter))
         self.assertEqual(gpumem.View.__dlpack__.__doc__, _dlpack._EXPORT.__doc__)
 
     def imported(self, function, versioned, **fields):
-        """What came out, to compare: an exception, or the view; and how often the tensor was released before and after its end."""
+        """What came out, to compare: an exception, or the view."""
         capsule, deleted = self.made_by_others(versioned, **fields)
         try:
             view = function(capsule)
         except Exception as problem:
-            found = [type(problem), str(problem)]
+            found, released = (type(problem), str(problem)), 0
         else:
             found = [getattr(view, name) for name in gpumem.View.__slots__ if name not in ("address", "_owner", "__weakref__")]
-            found += [view.address - self.kept[0].tensor.data, len(deleted)]
+            found.append(view.address - self.kept[0].tensor.data)
+            self.assertEqual(deleted, [])
+            released = function is gpumem.from_dlpack
             del view
-        return found, len(deleted), _capsule_name(capsule)
+        self.assertEqual(len(deleted), released)
+        return found
 
-    def test_import_is_that_of_ctypes(self):
+    def test_import_is_that_of_python(self):
         numbers = (ctypes.c_int64 * 1000)(2, 3, 4)
         shape = ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int64))
         large = ctypes.cast((ctypes.c_int64 * 3)(1 << 62, 1 << 62, 1), ctypes.POINTER(ctypes.c_int64))
@@ -1126,9 +1155,9 @@ print(bool(managed.deleter))
         for fields in cases:
             for versioned in (False, True):
                 found = self.imported(gpumem.from_dlpack, versioned, **fields)
-                self.assertEqual(found, self.imported(_dlpack._import_any, versioned, **fields), fields)
+                self.assertEqual(found, self.imported(_dlpack._wrap, versioned, **fields), fields)
         for flags in range(4):
-            for function in gpumem.from_dlpack, _dlpack._import_any:
+            for function in gpumem.from_dlpack, _dlpack._wrap:
                 capsule, _ = self.made_by_others(True)
                 self.kept[0].flags = flags
                 self.assertEqual(function(capsule).readonly, flags % 2 == 1)
@@ -1178,19 +1207,24 @@ print(bool(managed.deleter))
         stream.close()
 
 
-class DLPackByCtypesTest(ByCtypes, DLPackTest):
-    """And without them."""
-
-
 class InterfaceTest(Case):
-    @needs_numpy
-    def test_dlpack_without_a_library(self):
-        for variables in {"GPUMEM_LIBRARY": "/nowhere"}, {"GPUMEM_PYTHON_LIBRARY": "/nowhere"}, {"GPUMEM_PYTHON_LIBRARY": "libc.so.6"}:
-            self.assertEqual(python("""
-import gpumem, numpy
-for _ in range(2):
-    print(gpumem.from_dlpack(gpumem.from_dlpack(numpy.arange(3.0))).shape)
-""", **variables)[1], "(3,)\n" * 2)
+    def test_dlpack_without_the_plug_in(self):
+        """An error says what is missing, each time. All else works."""
+        for file, text in ("/nowhere", "/nowhere cannot be loaded"), ("libc.so.6", "libc.so.6 is no plug-in of gpumem for Python"):
+            self.assertEqual(python(f"""
+import gpumem
+view = gpumem.Instance("host").device(0).memory(64, "pinned").view()
+capsule = gpumem._dlpack._new_capsule(1, b"dltensor", None)
+for use in 2 * (view.__dlpack__, view.__arrow_c_device_array__, lambda: gpumem.from_dlpack(capsule)):
+    try:
+        use()
+    except gpumem.errors.LibraryNotFound as problem:
+        assert {text!r} in str(problem), problem
+    else:
+        raise AssertionError(use)
+assert not hasattr(gpumem.View, "__dlpack_c_exchange_api__")
+view.free()
+""", GPUMEM_PYTHON_LIBRARY=file)[0], 0)
 
     @on_host
     def test_no_cuda_arrays_on_host(self):

@@ -45,6 +45,7 @@ void* hand_over(const struct table* from, void* object, const struct table* to) 
 void Py_DecRef(void* object);
 void PyErr_SetString(void* type, const char* message);
 void PyErr_Clear(void);
+int PyErr_ExceptionMatches(void* type);
 extern void* PyExc_ValueError;
 
 enum { BORROW, EXPORT, HAND_OVER };
@@ -103,8 +104,8 @@ int fail_with_arrow(struct arrow_schema* schema, struct arrow_array* array) {
   array->release = 0;
   PyErr_SetString(PyExc_ValueError, "the consumer fails");
   own_schema.release(&own_schema);
-  PyErr_SetString(PyExc_ValueError, "the consumer fails");
   own_array.release(&own_array);
+  int still_set = PyErr_ExceptionMatches(PyExc_ValueError);
   PyErr_Clear();
-  return !own_schema.release && !own_array.release;
+  return still_set && !own_schema.release && !own_array.release;
 }

@@ -38,7 +38,7 @@ def path(name: str, variable: str) -> str:
     for place in places:
         if place.exists():
             return str(place)
-    raise LibraryNotFound(f"there is no {name}: looked for " + ", ".join(map(str, places)) +
+    raise LibraryNotFound(f"there is no {name}, which is installed with the library of gpumem: looked for " + ", ".join(map(str, places)) +
                           f"; set the environment variable {variable} to the file")
 
 
