@@ -9,14 +9,14 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// PyMethodDef, with flags for keywords in an array, and for one argument.
+// PyMethodDef, with flags for arguments in an array, for keywords in it too, and for one argument.
 struct Method {
   const char* name;
   void* function;
   int flags;
   const char* doc;
 };
-constexpr int kWithKeywords = 0x82, kOneArgument = 0x8;
+constexpr int kPositional = 0x80, kWithKeywords = 0x82, kOneArgument = 0x8;
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -68,6 +68,7 @@ __attribute__((weak)) void* PyList_GetItem(void* list, ssize_t index);
 __attribute__((weak)) ssize_t PySet_Size(void* set);
 __attribute__((weak)) void* PyLong_FromLongLong(long long number);
 __attribute__((weak)) long PyLong_AsLong(void* number);
+__attribute__((weak)) size_t PyLong_AsSize_t(void* number);
 __attribute__((weak)) void* PyLong_FromSize_t(size_t number);
 __attribute__((weak)) void* PyLong_FromVoidPtr(void* pointer);
 __attribute__((weak)) const char* PyBytes_AsString(void* bytes);

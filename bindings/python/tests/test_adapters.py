@@ -9,6 +9,7 @@ import ctypes
 import faulthandler
 import gc
 import importlib
+import itertools
 import math
 import os
 import sys
@@ -20,6 +21,7 @@ from ctypes import c_void_p
 from unittest import mock
 
 import gpumem
+import gpumem.adapters._plug_in
 from gpumem import Kind, MemoryFlags
 from gpumem import _library as native
 from gpumem._calls import call
@@ -754,8 +756,12 @@ def cuda_core_stand_in(version):
 @on_cuda
 class CudaCoreTest(unittest.TestCase):
     def each_version(self, check):
-        for version in ((0, 3), (0, 4), (0, 5), (1, 0), (1, 2), (2, 0)):
-            with self.subTest(version=version):
+        """With functions of C, without them, and with a plug-in that lacks them."""
+        plug_in = gpumem.adapters._plug_in.python
+        for version, found in itertools.product(((0, 3), (0, 4), (0, 5), (1, 0), (1, 2), (2, 0)),
+                                                 (plug_in, lambda: None, lambda: ctypes.CDLL(None))):
+            with self.subTest(version=version), mock.patch.object(gpumem.adapters._plug_in, "python", found):
+                self.by_c = found is plug_in
                 modules, self.Stream, self.Device = cuda_core_stand_in(version)
                 with mock.patch.dict(sys.modules, modules):
                     sys.modules.pop("gpumem.adapters.cuda_core", None)
@@ -799,14 +805,53 @@ class CudaCoreTest(unittest.TestCase):
                 address = buffer.handle
                 del buffer
                 self.assertEqual(resource.allocate(1000, stream=one).handle, address)  # in the same stream at once
-                with mock.patch.object(gpumem.Pool, "_drop", autospec=True, side_effect=gpumem.Pool._drop) as drop:
+                with mock.patch.object(resource, "_free", side_effect=resource._free) as free:
                     resource.allocate(1000, stream=types.SimpleNamespace(stream=two)).close()  # of a graph that is being built
                     resource.allocate(1000, stream=one).close(two)
                     resource.allocate(1000).close()
                     resource.allocate(1000, stream=one).close(self.Device.default_stream)
-                    self.assertEqual([arguments.args[2] for arguments in drop.call_args_list],
+                    self.assertEqual([arguments.args[1] for arguments in free.call_args_list],
                                      [two.handle, two.handle, 1, 1 if version >= (1, 2) else one.handle])
                 del resource
+        self.each_version(check)
+
+    def test_functions_of_c(self):
+        def check(_):
+            resource = self.adapter.MemoryResource(limit=4 << 20)
+            with mock.patch.object(gpumem.Pool, "malloc", side_effect=KeyError), mock.patch.object(gpumem.Pool, "_drop", side_effect=KeyError):
+                if self.by_c:
+                    buffer = resource.allocate(1000)
+                    self.assertEqual(resource.pool.info().live_count, 1)
+                    buffer.close()
+                else:
+                    self.assertRaises(KeyError, resource.allocate, 1000)
+            self.assertEqual(resource.pool.info().live_count, 0)
+            for wrong in ((), (8,), (8, 0, 0), ("8", 0), (8, "0"), (-8, 0), (8, -1), (1 << 64, 0), (8.0, 0)) if self.by_c else ():
+                self.assertIsNone(resource._alloc(*wrong))
+                self.assertFalse(resource._free(*wrong))
+            asked = []
+
+            def more(pool, size):
+                asked.append(size)
+                raise KeyError("more")
+            resource.pool.set_callback(more)
+            self.assertRaises(KeyError, resource.allocate, 8 << 20)
+            self.assertEqual(len(asked), 1)
+            resource.pool.set_callback(None)
+            del more
+        self.each_version(check)
+
+    def test_memory_that_devices_do_not_reach(self):
+        def check(_):
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "^the kind is pageable"):
+                self.adapter.MemoryResource(kind="pageable")
+            self.assertEqual(self.instance.stats().live_objects, 0)
+            for concurrent in True, False:
+                with mock.patch.object(gpumem.Device, "capability", return_value=concurrent):
+                    for flags in 0, "attach_host":
+                        resource = self.adapter.MemoryResource(kind="managed", memory_flags=flags)
+                        self.assertEqual(resource.is_device_accessible, concurrent or not flags)
+            del resource
         self.each_version(check)
 
     def test_what_is_no_block(self):

@@ -7,6 +7,7 @@ import ctypes
 import os
 from ctypes import c_void_p
 from pathlib import Path
+from typing import Optional
 
 from .. import _library
 from ..errors import LibraryNotFound
@@ -47,3 +48,12 @@ def load(file: str) -> ctypes.CDLL:
         return ctypes.CDLL(file)
     except OSError as problem:
         raise LibraryNotFound(f"{file} cannot be loaded: {problem}") from None
+
+
+def python() -> Optional[ctypes.CDLL]:
+    """The plug-in with functions of C that other packages of Python call, or None if there is none."""
+    try:
+        file = path(*PYTHON)
+    except LibraryNotFound:
+        return None
+    return load(file)

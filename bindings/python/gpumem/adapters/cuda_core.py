@@ -13,7 +13,9 @@ docs/cupy-numba.md is the guide.
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, Tuple
+import sys
+from ctypes import PYFUNCTYPE, py_object
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import cuda.core
 
@@ -25,7 +27,10 @@ except ImportError:  # before 0.5
     from cuda.core.experimental import MemoryResource as _Base
 
 import gpumem
-from gpumem._stream import native_stream_of
+
+from .._calls import leftovers
+from .._stream import native_stream_of
+from . import _plug_in
 
 # From 1.2 on, a buffer records the stream in whose order it is freed. Before, cuda.core frees in the order of no stream or of
 # the default stream, unless close() was given one.
@@ -35,6 +40,18 @@ _RECORDS = tuple(int(part) for part in cuda.core.__version__.split(".")[:2]) >= 
 @functools.lru_cache(maxsize=None)
 def _instance() -> gpumem.Instance:
     return gpumem.Instance("cuda", name="cuda.core")
+
+
+_Functions = Tuple[Callable[[int, int], Optional[int]], Callable[[int, int], bool]]
+
+
+def _functions(pool: gpumem.Pool) -> _Functions:
+    """Those of C that allocate and free, or others, which leave it to Python."""
+    library = _plug_in.python()
+    if library is None or not hasattr(library, "gpumem_native_free"):  # an older one
+        return lambda size, stream: None, lambda address, stream: False
+    made: Any = [PYFUNCTYPE(py_object, py_object)((name, library))(pool.handle) for name in ("gpumem_native_alloc", "gpumem_native_free")]
+    return made[0], made[1]
 
 
 class MemoryResource(_Base):  # type: ignore[misc]
@@ -49,17 +66,26 @@ class MemoryResource(_Base):  # type: ignore[misc]
         self._device_id = int(getattr(device, "device_id", device))
         self._default = Device(self._device_id).default_stream
         chosen: Dict[str, Any] = {"name": "cuda.core", **options}
-        self.pool = _instance().device(self._device_id).pool(**chosen)
+        self.pool = pool = _instance().device(self._device_id).pool(**chosen)
+        if pool.kind == gpumem.Kind.PAGEABLE:
+            pool.close()
+            raise gpumem.InvalidArgument("the kind is pageable, which devices do not reach; pass device, pinned or managed")
+        for_host = pool.info().memory_flags & gpumem.MemoryFlags.ATTACH_HOST
+        self._device_accessible = not for_host or bool(pool.device.capability("man.concurrent"))
+        self._alloc, self._free = _functions(pool)
         self._streams: Dict[int, Tuple[Any, int]] = {}  # by the address of the block, which keeps its stream alive
 
     def allocate(self, size: int, stream: Any = None) -> Any:
         """A ``cuda.core.Buffer`` in the order of a stream, which is also a ``GraphBuilder``."""
         stream = self._default if stream is None else getattr(stream, "stream", stream)
-        native = native_stream_of(stream)
-        try:
-            address = self.pool.malloc(size, native)
-        except gpumem.LimitExceeded as problem:
-            raise MemoryError(str(problem)) from problem
+        native, pool = native_stream_of(stream), self.pool
+        # Only Python calls a callback, and frees what is left.
+        address = None if leftovers or pool._callback else self._alloc(size, native)
+        if address is None:
+            try:
+                address = pool.malloc(size, native)
+            except gpumem.LimitExceeded as problem:
+                raise MemoryError(str(problem)) from problem
         if address:
             self._streams[address] = stream, native
         try:
@@ -68,7 +94,7 @@ class MemoryResource(_Base):  # type: ignore[misc]
             self.deallocate(address, size)
             raise
 
-    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
+    def deallocate(self, ptr: Any, size: int, stream: Any = None, *, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Called by the buffer when it is closed, or when nothing refers to it any more."""
         address = int(ptr)
         if not address:
@@ -81,11 +107,12 @@ class MemoryResource(_Base):  # type: ignore[misc]
             given = native_stream_of(getattr(stream, "stream", stream))
             if _RECORDS or given > 2:  # else it is a default stream, which perhaps nobody has chosen
                 native = given
-        self.pool._drop(address, native)
+        if finalizing() or not self._free(address, native):
+            self.pool._drop(address, native)
 
     @property
     def is_device_accessible(self) -> bool:
-        return True
+        return self._device_accessible
 
     @property
     def is_host_accessible(self) -> bool:

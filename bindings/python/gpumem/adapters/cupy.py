@@ -99,11 +99,9 @@ _FREE = ctypes.CFUNCTYPE(None, c_void_p, c_int, ctypes.py_object)
 @functools.lru_cache(maxsize=None)
 def _functions() -> Any:
     """The plug-in, and what a CFunctionAllocator calls; None if there is no plug-in."""
-    try:
-        file = _plug_in.path(*_plug_in.PYTHON)
-    except gpumem.errors.LibraryNotFound:
+    library = _plug_in.python()
+    if library is None:
         return None
-    library = _plug_in.load(file)
     library.gpumem_cupy_begin.argtypes = [c_void_p, c_void_p, ctypes.c_size_t, c_void_p, c_void_p, _FREE]
     library.gpumem_cupy_begin.restype = c_void_p
     library.gpumem_cupy_end.argtypes, library.gpumem_cupy_end.restype = [c_void_p], None
