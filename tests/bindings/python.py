@@ -258,7 +258,7 @@ def main():
     source, build = Path(sys.argv[1]), Path(sys.argv[2])
     tap, numpy = Tap(), interpreter_with("numpy")
     with stage.staged(build) as staged, tempfile.TemporaryDirectory() as folder:
-        if not (staged.library.parent / "gpumem").exists():
+        if not (staged.library.parent / "gpumem" / "libgpumem-python.so").exists():
             tap.skip("the binding for Python", "the plug-ins were not built")
             tap.finish()
         package = Path(folder) / "package"

@@ -439,6 +439,21 @@ print("good")
 """)
         self.assertEqual((status, out, err), (0, "good\n", ""))
 
+    def test_a_consumer_of_arrow_outlives_the_interpreter(self):
+        status, out, err = python(self.HEAD + """
+from gpumem import _arrow
+release(managed)
+schema, array = view.__arrow_c_device_array__()
+found = _arrow._DeviceArray.from_address(_dlpack._get_pointer(array, b"arrow_device_array"))
+moved = _arrow._DeviceArray.from_buffer_copy(found)
+found.array.release = None
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(moved))
+assert at_exit(moved.array.release, ctypes.addressof(moved), None) == 0
+sys.held = view.__arrow_c_device_array__()  # dies later
+print("good")
+""")
+        self.assertEqual((status, out, err), (0, "good\n", ""))
+
     def test_what_is_exported_while_the_interpreter_ends(self):
         """It is released when the process ends, too."""
         status, out, err = python("""

@@ -20,10 +20,10 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import cuda.core
 
 try:
-    from cuda.core import Buffer, Device
+    from cuda.core import Buffer, Device, Stream
     from cuda.core import MemoryResource as _Base
 except ImportError:  # before 0.5
-    from cuda.core.experimental import Buffer, Device
+    from cuda.core.experimental import Buffer, Device, Stream
     from cuda.core.experimental import MemoryResource as _Base
 
 import gpumem
@@ -77,8 +77,12 @@ class MemoryResource(_Base):  # type: ignore[misc]
 
     def allocate(self, size: int, stream: Any = None) -> Any:
         """A ``cuda.core.Buffer`` in the order of a stream, which is also a ``GraphBuilder``."""
-        stream = self._default if stream is None else getattr(stream, "stream", stream)
-        native, pool = native_stream_of(stream), self.pool
+        if stream.__class__ is Stream:  # the usual case, kept short
+            native = stream.__cuda_stream__()[1]
+        else:
+            stream = self._default if stream is None else getattr(stream, "stream", stream)
+            native = native_stream_of(stream)
+        pool = self.pool
         # Only Python calls a callback, and frees what is left.
         address = None if leftovers or pool._callback else self._alloc(size, native)
         if address is None:
