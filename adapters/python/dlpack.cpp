@@ -587,6 +587,16 @@ EXPORT void* gpumem_dlpack_array(ArrowArray* array, const char* name, void* owne
   return arrow_capsule(array, name, owner, kept);
 }
 
+/** Moves an array out of a capsule. With the lock of the interpreter, so that one of several threads does.
+ *
+ * \return whether it was still there */
+EXPORT int gpumem_dlpack_move_array(ArrowArray* from, ArrowArray* to) {
+  if (from->release == nullptr) return 0;
+  *to = *from;
+  from->release = nullptr;
+  return 1;
+}
+
 /** A function that makes a view of a capsule, after gpumem_dlpack_start(). */
 EXPORT void* gpumem_dlpack_import() { return PyCFunction_NewEx(&import_definition, nullptr, nullptr); }
 

@@ -114,15 +114,14 @@ class _Imported(Unique):
     """An array of another library, moved out of its capsule and released when this object is destroyed."""
 
     __slots__ = ("array", "_taken")
+    _taken: List[int]
 
     def __init__(self, array: Any) -> None:
-        self.array = _Array.from_buffer_copy(array)
-        self._taken: List[None] = []
+        self.array, self._taken = _Array(), []
         # In one step, so that no signal handler comes in between.
-        self._taken.extend(map(_set_release, (array,), (None,)))
-
-
-_set_release: Callable[[Any, None], None] = getattr(_Array, "release").__set__
+        self._taken.extend(filter(None, map(functions().move_array, (addressof(array),), (addressof(self.array),))))
+        if not self._taken:
+            raise InvalidArgument("the array was released or imported before; export it again")
 
 
 def _finisher(release_type: Any, address_of: Callable[[Any], int]) -> Callable[[_Imported], None]:
@@ -159,7 +158,7 @@ def from_arrow(source: Any, *, stream: Any = None) -> View:
     schema: Any = _Schema.from_address(_get_pointer(pair[0], _SCHEMA))
     found: Any = (_DeviceArray if on_device else _Array).from_address(_get_pointer(pair[1], name))
     array = found.array if on_device else found
-    if not schema.release or not array.release:
+    if not schema.release or not array.release:  # looked at again when it is taken
         raise InvalidArgument("the array was released or imported before; export it again")
     typestr, itemsize = _types.from_arrow(schema.format or b"")
     if schema.n_children or array.n_children or schema.dictionary or array.dictionary:

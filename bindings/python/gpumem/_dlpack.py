@@ -82,6 +82,7 @@ class _Functions(NamedTuple):
     tensor: Callable[[bytes, bool, Any], Any]  # a capsule of a Described, which belongs to an object that the capsule keeps
     schema: Callable[[int, bytes, Any], Any]  # a capsule of the struct at an address in an object, whose name must live as long
     array: Callable[[int, bytes, Any, Any], Any]  # the same; the array keeps the last object until it is released
+    move_array: Callable[[int, int], int]  # from and to an address; 0 if it was released or moved before
 
 
 @functools.lru_cache(maxsize=None)
@@ -111,7 +112,8 @@ def functions() -> _Functions:
     return _Functions(_new_capsule(table, _EXCHANGE, None), _import,
                       PYFUNCTYPE(py_object, c_char_p, c_int, py_object)(("gpumem_dlpack_capsule", library)),
                       PYFUNCTYPE(py_object, c_void_p, c_char_p, py_object)(("gpumem_dlpack_schema", library)),
-                      PYFUNCTYPE(py_object, c_void_p, c_char_p, py_object, py_object)(("gpumem_dlpack_array", library)))
+                      PYFUNCTYPE(py_object, c_void_p, c_char_p, py_object, py_object)(("gpumem_dlpack_array", library)),
+                      PYFUNCTYPE(c_int, c_void_p, c_void_p)(("gpumem_dlpack_move_array", library)))
 
 
 def _pair(value: Any, what: str) -> Tuple[int, int]:

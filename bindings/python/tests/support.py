@@ -2,6 +2,7 @@
 """What the tests share: an instance of the backend under test, which must be empty again at the end of each test."""
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -67,6 +68,30 @@ class Case(unittest.TestCase):
                 pass  # another thread has closed it by now, which waits as well
             flag.close()
         return stream, release
+
+
+def at_each_line(make, function, other):
+    """Calls a function with what is made, and the other one at a line of it, as another thread may. Returns after the last line."""
+    path = os.path.dirname(gpumem.__file__)
+    for limit in itertools.count(1):
+        made, lines = make(), itertools.count(1)
+
+        def trace(frame, event, _):
+            if not frame.f_code.co_filename.startswith(path):
+                return None
+            if event == "line" and next(lines) == limit:
+                sys.settrace(None)
+                other(made)
+            return trace
+        former = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            function(made)
+        finally:
+            sys.settrace(former)
+        yield made
+        if next(lines) <= limit:
+            return
 
 
 def python(code, *, check=True, **environment):

@@ -8,7 +8,7 @@ import threading
 import gpumem
 from gpumem import _arrow, _dlpack
 
-from .support import Case, on_cuda, on_host
+from .support import Case, at_each_line, on_cuda, on_host
 
 TYPES = dict(zip("i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split(), "cCsSiIlLefg"))
 
@@ -44,6 +44,31 @@ class ArrowTest(Case):
             with self.assertRaisesRegex(TypeError, "^int"):
                 int(memory.view("i4").__arrow_c_device_array__())
         self.assertEqual(self.instance.report(), "nothing lives")
+
+    def test_an_array_is_taken_once(self):
+        """Another thread imports it, too."""
+        taken, released = [], []
+        release_it, data = _arrow._Release(released.append), (ctypes.c_int32 * 8)(*range(8))
+        buffers = (ctypes.c_void_p * 2)(None, ctypes.addressof(data))
+
+        def make():
+            schema, found = _arrow._Schema(format=b"i", name=b""), _arrow._DeviceArray(device_type=1, device_id=-1)
+            found.array.length, found.array.n_buffers = 8, 2
+            found.array.buffers = ctypes.cast(buffers, ctypes.POINTER(ctypes.c_void_p))
+            schema.release = found.array.release = ctypes.cast(release_it, ctypes.c_void_p)
+            return schema, found, Foreign((_dlpack._new_capsule(ctypes.addressof(schema), b"arrow_schema", None),
+                                           _dlpack._new_capsule(ctypes.addressof(found), b"arrow_device_array", None)))
+
+        def take(made):
+            try:
+                taken.append(gpumem.from_arrow(made[2]))
+            except gpumem.InvalidArgument:
+                pass
+        for _ in at_each_line(make, take, take):
+            self.assertEqual([bytes(view.buffer()) for view in taken], [bytes(data)])
+            taken.clear()
+            self.assertEqual(len(released), 1)
+            released.clear()
 
     def test_types(self):
         with self.pinned(64) as memory:

@@ -5,8 +5,6 @@ import array as arrays
 import ctypes
 import gc
 import inspect
-import itertools
-import os
 import re
 import struct
 import sys
@@ -18,35 +16,11 @@ import gpumem
 from gpumem import MemoryFlags, _dlpack
 
 from . import test_exchange
-from .support import Case, needs_numpy, numpy, on_cuda, on_host, python
+from .support import Case, at_each_line, needs_numpy, numpy, on_cuda, on_host, python
 
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi))
-
-
-def at_each_line(make, function, other):
-    """Calls a function with what is made, and the other one at a line of it, as another thread may. Returns after the last line."""
-    path = os.path.dirname(gpumem.__file__)
-    for limit in itertools.count(1):
-        made, lines = make(), itertools.count(1)
-
-        def trace(frame, event, _):
-            if not frame.f_code.co_filename.startswith(path):
-                return None
-            if event == "line" and next(lines) == limit:
-                sys.settrace(None)
-                other(made)
-            return trace
-        former = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            function(made)
-        finally:
-            sys.settrace(former)
-        yield made
-        if next(lines) <= limit:
-            return
 
 
 class BufferTest(Case):
