@@ -71,7 +71,7 @@ class MemoryResource(_Base):  # type: ignore[misc]
             pool.close()
             raise gpumem.InvalidArgument("the kind is pageable, which devices do not reach; pass device, pinned or managed")
         for_host = pool.info().memory_flags & gpumem.MemoryFlags.ATTACH_HOST
-        self._device_accessible = not for_host or bool(pool.device.capability("man.concurrent"))
+        self._device_accessible = not for_host or bool(pool.device.capability("managed_concurrent"))
         self._alloc, self._free = _functions(pool)
         self._streams: Dict[int, Tuple[Any, int]] = {}  # by the address of the block, which keeps its stream alive
 
