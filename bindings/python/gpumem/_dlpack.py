@@ -10,7 +10,7 @@ import struct
 from ctypes import (PYFUNCTYPE, POINTER, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64,
                     c_void_p, py_object)
 from operator import index
-from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, SupportsIndex, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from . import _types
 from .errors import InvalidArgument, LibraryNotFound
@@ -201,7 +201,7 @@ class DLPackView:
     def _check_stream(stream: Optional[int], wanted: Tuple[int, int]) -> None:
         if stream is None:
             return
-        if not isinstance(stream, SupportsIndex):
+        if not hasattr(stream, "__index__"):
             raise TypeError(f"the stream must be an int or None, not a {type(stream).__name__}")
         if wanted[0] not in _WITH_STREAMS:
             if stream != -1:
