@@ -322,6 +322,52 @@ static void case_primary_context(void) {
   close_world(&world);
 }
 
+/* An instance has the primary context before FFmpeg, which then takes it only by hand. */
+static void case_context_of_others(void) {
+  World world = {NULL, NULL, NULL, NULL};
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = GPUMEM_BACKEND_CUDA;
+  MUST(gpumem_instance_open(&desc, &world.instance, &error));
+  MUST(gpumem_device_get(world.instance, 0, &world.device, &error));
+  world.pool = make_pool(world.device, GPUMEM_KIND_DEVICE, 0, 0);
+  int result = av_hwdevice_ctx_create(&world.device_ref, AV_HWDEVICE_TYPE_CUDA, "0", NULL,
+                                      AV_CUDA_USE_PRIMARY_CONTEXT);
+  CHECK(result == AVERROR(ENOTSUP) && world.device_ref == NULL, "FFmpeg takes it by itself: %d", result);
+  forget_log();
+
+  CudaFunctions* cu = NULL;
+  CUdevice device;
+  CUcontext primary, current = NULL;
+  if (cuda_load_functions(&cu, NULL) < 0 || cu->cuDeviceGet(&device, 0) != CUDA_SUCCESS ||
+      cu->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+    exit(1);
+  world.device_ref = av_hwdevice_ctx_alloc(AV_HWDEVICE_TYPE_CUDA);
+  cuda_of(&world)->cuda_ctx = primary;
+  result = av_hwdevice_ctx_init(world.device_ref);
+  CHECK(result == 0, "FFmpeg does not take the context: %d", result);
+  AVBufferRef* frames = make_frames(&world, 1, AV_PIX_FMT_NV12, 641, 359);
+  AVFrame* frame = must_get(frames);
+  check_round_trip(frame, 4);
+  av_frame_free(&frame);
+  av_buffer_unref(&frames);
+
+  /* The context stays that of the others when FFmpeg has freed its device. */
+  av_buffer_unref(&world.device_ref);
+  gpumem_memory memory;
+  gpumem_memory_desc some = GPUMEM_MEMORY_DESC_INIT;
+  some.kind = GPUMEM_KIND_DEVICE;
+  some.size = 4096;
+  MUST(gpumem_memory_create(world.device, &some, &memory, &error));
+  MUST(gpumem_memory_destroy(memory, &error));
+  CHECK(cu->cuCtxPushCurrent(primary) == CUDA_SUCCESS && cu->cuCtxPopCurrent(&current) == CUDA_SUCCESS &&
+            current == primary,
+        "FFmpeg has ended the context");
+  cu->cuDevicePrimaryCtxRelease(device);
+  cuda_free_functions(&cu);
+  close_world(&world);
+}
+
 /* Frames go from thread to thread: each thread makes some, and reads and frees those of another one. */
 enum { THREADS = 4, ROUNDS = 50 };
 
@@ -733,6 +779,7 @@ int main(void) {
   av_log_set_callback(keep_errors);
   run("frames of odd sizes lie as those of libavutil and keep their contents", case_layout);
   run("the primary context", case_primary_context);
+  run("the primary context, which an instance has first", case_context_of_others);
   run("many frames, freed by other threads", case_threads);
   run("freed frames are used again, also for another size", case_reuse);
   run("the limit of the pool", case_limit);
