@@ -99,7 +99,7 @@ class Instance final : public Context {
   Statistics statistics_;
   Devices devices_;
   std::atomic<uint64_t> pinned_bytes_{0};
-  ShareServer share_server_{*this, answer_trial};  // outlives its users
+  ShareServer share_server_{*this, answer_trial, tidy_arrivals};  // outlives its users
   Exports exports_{*this, share_server_, [this](const Token& token) { return imports_.has(token); }};
   Imports imports_{*this};
   Background background_;

@@ -19,6 +19,7 @@
 #include "core/object/log.h"
 #include "core/share/peer/client.h"
 #include "core/share/peer/connect.h"
+#include "core/share/peer/server.h"
 #include "core/stream/make_object.h"
 #include "platform/file.h"
 #include "platform/identity.h"
@@ -383,8 +384,9 @@ std::optional<Arrival> Imports::take_arrival(const ImportRequest& request, bool*
 
 void Imports::put_back(std::optional<Arrival> received) noexcept {
   if (!received) return;
+  const auto until = received->until;
   arrivals_.put_back(std::move(*received));
-  tidy_later();
+  ShareServer::of(context_).loop().look_by(until);
 }
 
 // Asks whoever has the memory, and claims it.
@@ -912,9 +914,19 @@ Result<ShareHandle> Imports::keep(Arrival arrival) {
   const platform::ClosingTogether together;
   const ShareHandle handle = arrival.handle;
   GPUMEM_TRY(check_arrived(handle, arrival.descriptors));
+  const auto until = arrival.until;
   arrivals_.keep(std::move(arrival));
-  tidy_later();
+  ShareServer::of(context_).loop().look_by(until);
   return handle;
+}
+
+// On the sharing thread: starting one costs a new process about as much as asking for the handle.
+void tidy_arrivals(Context& context) noexcept {
+  Arrivals& arrivals = Imports::of(context).arrivals();
+  if (!arrivals.any()) return;
+  const auto due = arrivals.tidy(Arrivals::Clock::now());
+  arrivals.bury();
+  ShareServer::of(context).loop().look_by(due);
 }
 
 // ---- what is kept mapped ----
@@ -953,7 +965,6 @@ std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
   {
     const std::lock_guard lock(mutex_);
     const Clock::time_point now = Clock::now();
-    Clock::time_point due = arrivals_.tidy(now);
     expired = take_expired(now);
     // Nobody imports again what has ended.
     for (auto at = kept_.begin(); at != kept_.end();) {
@@ -961,16 +972,14 @@ std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
       const auto lives = [](const Claim& claim) { return claim.state() == GPUMEM_IMPORT_LIVE; };
       if (std::none_of(one->claims.begin(), one->claims.end(), lives)) take_out(one, expired);
     }
-    if (!kept_.empty()) due = std::min(due, kept_.front().until);
-    if (due != Clock::time_point::max()) {
+    if (!kept_.empty()) {
       // Look every second, because an entry added later may be due earlier.
-      next = std::clamp(due - now, Clock::duration(std::chrono::milliseconds(1)),
+      next = std::clamp(kept_.front().until - now, Clock::duration(std::chrono::milliseconds(1)),
                         Clock::duration(std::chrono::seconds(1)));
     } else {
       tidying_ = false;
     }
   }
-  arrivals_.bury();
   drop_kept(std::move(expired));
   return next;
 }

@@ -231,4 +231,7 @@ class Imports final : public Importer {
   Arrivals arrivals_;
 };
 
+// Gives up what has arrived and waited too long. For the sharing thread, after each round.
+void tidy_arrivals(Context& context) noexcept;
+
 }  // namespace gpumem::core

@@ -94,7 +94,10 @@ void ShareServer::end() noexcept {
   entrance_.fill_reserve();
 }
 
-void ShareServer::unlocked() noexcept { (void)peers_.take_unused(); }
+void ShareServer::unlocked() noexcept {
+  (void)peers_.take_unused();
+  after_round_(context_);
+}
 
 void ShareServer::withdrawn(const Token& token) noexcept {
   if (!loop_.is_running()) return;

@@ -38,7 +38,10 @@ class ShareServer final : public ExportServer, private EventLoop::Work {
 
   // Answers a TRIAL with a TRIED. Called on a thread that may wait.
   using AnswerTrial = Message (*)(Context& context, Incoming& trial);
-  ShareServer(Context& context, AnswerTrial answer_trial) : context_(context), answer_trial_(answer_trial) {}
+  // Called after each round of the sharing thread, without its lock.
+  using AfterRound = void (*)(Context& context) noexcept;
+  ShareServer(Context& context, AnswerTrial answer_trial, AfterRound after_round)
+      : context_(context), answer_trial_(answer_trial), after_round_(after_round) {}
   ShareServer(const ShareServer&) = delete;
   ShareServer& operator=(const ShareServer&) = delete;
   ~ShareServer() { stop(); }
@@ -115,6 +118,7 @@ class ShareServer final : public ExportServer, private EventLoop::Work {
 
   Context& context_;
   const AnswerTrial answer_trial_;
+  const AfterRound after_round_;
 
   std::mutex notes_mutex_;  // guards the notes; nothing is taken under it
   std::vector<Token> notes_;

@@ -1358,6 +1358,20 @@ TEST_F(ShareServerTest, AnImportThatFailsLeavesNoThread) {
   EXPECT_TRUE(eventually([&] { return test::threads() == before; }));
 }
 
+// The sharing thread, which is there, gives up what nobody imports.
+TEST_F(ShareServerTest, AFetchStartsNoThread) {
+  gpumem_hub const hub = open_hub(hub_desc());
+  const gpumem_share_handle exported = export_at(instance, shared_buffer(instance, 1));
+  ASSERT_EQ(gpumem_hub_publish(hub, "n", &exported, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  const uint64_t before = test::threads();
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  EXPECT_LE(test::threads(), before);
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 // A handle may be imported by another thread first, which takes what came with it.
 TEST_F(ShareServerTest, AFetchedHandleIsImportedAgainOverItsLink) {
   gpumem_hub_desc desc = hub_desc();
@@ -3947,6 +3961,16 @@ TEST_F(SharedHubTest, AnAnswerThatDoesNotEndIsChargedToTheHub) {
       << "in place of what waits: " << error.message;
   for (gpumem_link const link : links)
     EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
+TEST_F(SharedHubTest, AHandleThatNobodyImportsStaysNoLongerThanItsLease) {
+  const auto [here, there] = pair_of(kUsers[0], SOCK_STREAM);
+  auto ends = platform::socket_pair();
+  send_packets(there, pass_of(other, 9, std::move(ends->theirs), 200'000'000));
+  gpumem_share_handle handle{};
+  ASSERT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+            GPUMEM_SUCCESS);
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
 }
 
 // Its lease may be over by then.
