@@ -51,10 +51,11 @@ struct Entry<CUresult (*)(Arguments...)> {
       return {kMissing, name};
     if (process_ends.load(std::memory_order_relaxed)) [[unlikely]]
       return {CUDA_ERROR_DEINITIALIZED, name};
-    CUresult code = function(arguments...);
-    for (int tries = 1; code == CUDA_ERROR_NOT_READY && !is_query && wait_to_retry(tries); ++tries)
-      [[unlikely]] code = function(arguments...);
-    return {code, name};
+    for (int tries = 1;; ++tries) {
+      const CUresult code = function(arguments...);
+      if (code != CUDA_ERROR_NOT_READY || is_query || !wait_to_retry(tries)) [[likely]]
+        return {code, name};
+    }
   }
 
   bool is_query = answers_not_ready(name);
