@@ -27,7 +27,7 @@ struct CopySegment {
   uint64_t source_pitch = 0;
   uint64_t width = 0;
   uint64_t height = 1;
-  std::shared_ptr<void> keep;  // held until the copy is complete
+  const std::shared_ptr<void>* keep = nullptr;  // held until the copy is complete
 };
 
 // A small copy of one row as one of many, by the addresses that the stream's device uses.

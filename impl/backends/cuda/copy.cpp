@@ -67,7 +67,7 @@ constexpr const char* kNotEnqueued = "the copy cannot be enqueued";
 }
 
 Result<void> Stream::copy_and_keep(const backend::CopySegment& segment) {
-  void* const number = pointer_to(keep(segment.keep));  // before anything is enqueued
+  void* const number = pointer_to(keep(*segment.keep));  // before anything is enqueued
   Cleanup undo([&] { stop_keeping(number); });
   GPUMEM_TRY(device_.check_enqueued(enqueue(segment), kNotEnqueued));
   const Outcome outcome = call([&] { return device_.cu().LaunchHostFunc(native_, stop_keeping, number); });

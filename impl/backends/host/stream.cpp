@@ -106,12 +106,12 @@ Result<void> HostStream::copy(const backend::CopySegment& segment) {
   GPUMEM_TRY(require_writable(*destination));
   auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
-  return enqueue(
-      {.run = [to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); },
-       .touches = true,
-       .writes = rows_of(*destination),
-       .device_work = true},
-      {destination->bytes.allocation.get(), source->bytes.allocation.get()});
+  const std::shared_ptr<void> kept = segment.keep != nullptr ? *segment.keep : nullptr;
+  return enqueue({.run = [to = *destination, from = *source, kept] { return host::copy(to, from); },
+                  .touches = true,
+                  .writes = rows_of(*destination),
+                  .device_work = true},
+                 {destination->bytes.allocation.get(), source->bytes.allocation.get()});
 }
 
 Result<void> HostStream::fill(const backend::FillSegment& segment) {

@@ -247,7 +247,7 @@ struct RangeSide {
 };
 
 // Whether the two sides have a physical byte in common, under whatever addresses (UVA-9).
-bool alias(const RangeSide& destination, const RangeSide& source) {
+[[gnu::cold]] bool alias(const RangeSide& destination, const RangeSide& source) {
   std::multimap<uint64_t, const Mapping*> read;
   source.for_each_part([&](const Mapping* mapping, uint64_t, uint64_t) {
     if (mapping != nullptr) read.emplace(mapping->facts.block_id, mapping);
@@ -756,9 +756,10 @@ class EnqueuedWork {
 [[gnu::noinline]] Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle,
                                               const void* view) {
   GPUMEM_TRY(check_readable(rectangle));
-  const auto block = std::make_shared_for_overwrite<unsigned char[]>(rectangle.width * rectangle.height);
+  const auto bytes = std::make_shared_for_overwrite<unsigned char[]>(rectangle.width * rectangle.height);
+  const std::shared_ptr<void> block = bytes;
   for (uint64_t row = 0; row < rectangle.height; ++row) {
-    std::memcpy(&block[static_cast<ptrdiff_t>(row * rectangle.width)],
+    std::memcpy(&bytes[static_cast<ptrdiff_t>(row * rectangle.width)],
                 static_cast<const unsigned char*>(view) + row * rectangle.source_pitch, rectangle.width);
   }
   Rectangle staged = rectangle;
@@ -766,7 +767,7 @@ class EnqueuedWork {
   staged.source.address = block.get();
   staged.source.pageable = true;
   staged.source_pitch = rectangle.width;
-  staged.keep = block;
+  staged.keep = &block;
   EnqueuedWork work(stream, false);  // ends before the block
   GPUMEM_TRY(enqueue_rectangle(stream, staged, &work.any));
   work.stay();

@@ -81,4 +81,9 @@ Association ManagedState::settled() {
   return pending_.empty() ? settled_ : pending_.back().association;
 }
 
+void ManagedState::end_work() noexcept {
+  guard_.fetch_sub(kWork);
+  guard_.notify_all();
+}
+
 }  // namespace gpumem::core

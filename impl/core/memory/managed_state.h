@@ -71,10 +71,7 @@ class ManagedState {
     end_work();
     return false;
   }
-  void end_work() noexcept {
-    guard_.fetch_sub(kWork);
-    guard_.notify_all();
-  }
+  void end_work() noexcept;
   // False while calls are enqueueing work. An access that waits for them is none yet: it refuses no work.
   bool try_begin_access() noexcept {
     uint64_t now = guard_.load();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -1041,11 +1042,10 @@ TEST_F(CudaFake, ABlockIsKeptUntilItsCopyIsThrough) {
   auto memory = create_memory(device(), request(Sort::kDevice, 1000));
   auto stream = device().create_stream(0);
   ASSERT_TRUE(memory.ok() && stream.ok());
-  const auto block = std::make_shared<std::vector<unsigned char>>(1000);
+  const std::shared_ptr<void> block = std::make_shared<std::array<unsigned char, 1000>>();
   for (int round = 0; round < 3; ++round) {
-    backend::CopySegment segment =
-        copy_of(span_in(Sort::kDevice, *memory), pageable(block->data()), block->size());
-    segment.keep = block;
+    backend::CopySegment segment = copy_of(span_in(Sort::kDevice, *memory), pageable(block.get()), 1000);
+    segment.keep = &block;
     EXPECT_DONE((*stream)->copy(segment));
   }
   EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
