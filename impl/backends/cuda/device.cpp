@@ -18,6 +18,11 @@
 #include "platform/numa.h"
 
 namespace gpumem::cuda {
+namespace {
+
+thread_local CUcontext entered_context = nullptr;  // of the thread's innermost RelaxedScope
+
+}  // namespace
 
 Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal)
     : cu_(cu),
@@ -151,6 +156,41 @@ Result<int> Device::attribute(CUdevice_attribute attribute) {
   GPUMEM_TRY(check(outcome, Place::kHost, "the query of device %u for attribute %d failed", facts_.ordinal,
                    static_cast<int>(attribute)));
   return value;
+}
+
+Scope::Scope(Device& device, CUcontext context) : device_(device) {
+  CUcontext current = nullptr;
+  if (device.cu().CtxGetCurrent(&current).ok() && current == context) return;
+  pushed_ = device.cu().CtxPushCurrent(context);
+  pops_ = pushed_.ok();
+}
+
+Scope::~Scope() {
+  CUcontext popped = nullptr;
+  if (pops_) device_.cu().CtxPopCurrent(&popped);
+}
+
+Result<void> Scope::entered() {
+  return device_.check(pushed_, Place::kHost, "cannot make the context of device %u current",
+                       device_.facts().ordinal);
+}
+
+Result<void> Scope::entered_for_release() {
+  auto result = entered();
+  if (device_.lost()) return {};
+  return result;
+}
+
+RelaxedScope::RelaxedScope(Device& device, CUcontext context)
+    : outer_(entered_context), within_(outer_ == context) {
+  if (within_) return;
+  scope_.emplace(device, context);
+  relaxed_.emplace(device.cu());
+  entered_context = scope_->entered() ? context : nullptr;
+}
+
+RelaxedScope::~RelaxedScope() {
+  if (!within_) entered_context = outer_;
 }
 
 Outcome Device::call_in_context(Outcome (*call)(void* what), void* what) {

@@ -66,8 +66,12 @@ class Device final : public backend::Device {
   // driver asks for one (driver 580 does not: docs/measured/frame.md).
   template <class Call>
   Outcome call_on(bool carries_context, Call call);
-  // Makes a call that needs a current context: `call` gets `what`.
+  // Makes a call that needs a current context: `call` gets `what`, as call_erased() gets a lambda.
   Outcome call_in_context(Outcome (*call)(void* what), void* what);
+  template <class Call>
+  [[gnu::cold]] static Outcome call_erased(void* call) {
+    return (*static_cast<Call*>(call))();
+  }
 
   // Records an event for await_released_streams(). The context must be current.
   void remember_work(CUstream stream);
@@ -145,32 +149,15 @@ class Scope {
  public:
   explicit Scope(Device& device) : Scope(device, device.context()) {}
   // The same with another context of the device.
-  Scope(Device& device, CUcontext context) : device_(device) {
-    CUcontext current = nullptr;
-    if (device.cu().CtxGetCurrent(&current).ok() && current == context) return;
-    pushed_ = device.cu().CtxPushCurrent(context);
-    pops_ = pushed_.ok();
-  }
-  ~Scope() {
-    CUcontext popped = nullptr;
-    if (pops_) device_.cu().CtxPopCurrent(&popped);
-  }
+  Scope(Device& device, CUcontext context);
+  ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
   Outcome outcome() const { return pushed_; }
-  Result<void> entered() {
-    if (pushed_.ok()) [[likely]]
-      return {};
-    return device_.check(pushed_, Place::kHost, "cannot make the context of device %u current",
-                         device_.facts().ordinal);
-  }
+  Result<void> entered();
   // Releasing is tried even where the context of a lost device is gone.
-  Result<void> entered_for_release() {
-    auto result = entered();
-    if (device_.lost()) return {};
-    return result;
-  }
+  Result<void> entered_for_release();
 
  private:
   Device& device_;
@@ -188,7 +175,7 @@ Outcome Device::call_on(bool carries_context, Call call) {
   }
   // A copy, so that the call above keeps what it needs in registers.
   Call again = call;
-  return call_in_context([](void* what) { return (*static_cast<Call*>(what))(); }, &again);
+  return call_in_context(&call_erased<Call>, &again);
 }
 
 // Relaxes the thread's capture mode, for driver calls that would otherwise invalidate the capture of any
@@ -212,15 +199,8 @@ class Relaxed {
 class RelaxedScope {
  public:
   explicit RelaxedScope(Device& device) : RelaxedScope(device, device.context()) {}
-  RelaxedScope(Device& device, CUcontext context) : outer_(entered_), within_(entered_ == context) {
-    if (within_) return;
-    scope_.emplace(device, context);
-    relaxed_.emplace(device.cu());
-    entered_ = scope_->entered() ? context : nullptr;
-  }
-  ~RelaxedScope() {
-    if (!within_) entered_ = outer_;
-  }
+  RelaxedScope(Device& device, CUcontext context);
+  ~RelaxedScope();
   RelaxedScope(const RelaxedScope&) = delete;
   RelaxedScope& operator=(const RelaxedScope&) = delete;
 
@@ -228,8 +208,6 @@ class RelaxedScope {
   Result<void> entered_for_release() { return within_ ? Result<void>() : scope_->entered_for_release(); }
 
  private:
-  static inline thread_local CUcontext entered_ = nullptr;  // of the thread's innermost scope
-
   const CUcontext outer_;
   const bool within_;
   std::optional<Scope> scope_;
