@@ -31,7 +31,7 @@ PageMap::~PageMap() {
 
 // Each end of a range can need a middle node and a leaf. The rest fills whole entries, unless it is larger
 // than a root entry covers.
-Result<void> PageMap::Room::reserve(uint32_t ranges) {
+[[gnu::cold]] Result<void> PageMap::Room::reserve(uint32_t ranges) {
   const std::lock_guard lock(map_.mutex_);
   const uint64_t nodes = 2 * (map_.promised_ranges_ + ranges);
   map_.leaves_.reserve(map_.leaves_.size() + nodes);

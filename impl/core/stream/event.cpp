@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "base/arithmetic.h"
-#include "core/stream/make_object.h"
 #include "core/stream/stream.h"
 
 namespace gpumem::core {
@@ -18,34 +17,6 @@ Result<void> Event::check_peer() const {
   if (!exporter_->gone()) return {};
   return make_error(GPUMEM_ERROR_PEER_GONE,
                     "the process that exported the event has ended; destroy the import");
-}
-
-void Event::set_backend(std::shared_ptr<backend::Event> made) {
-  backend_ = std::move(made);
-  info_.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
-  info_.device_ordinal = device_.ordinal();
-  info_.wrapped = wrapped_ ? 1 : 0;
-  info_.flags = flags_;
-  info_.native_event = backend_->native();
-  std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
-}
-
-Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name) {
-  using Made = Result<std::shared_ptr<backend::Event>>;
-  return make_object<Event>(device, false, std::move(name),
-                            [&](backend::Device& backend, Event& event) -> Made {
-                              if ((flags & GPUMEM_EVENT_INTERPROCESS) != 0)
-                                GPUMEM_TRY(device.device().need(GPUMEM_CAPABILITY_SHARE_EVENTS));
-                              event.set_flags(flags);
-                              return backend.create_event(flags);
-                            });
-}
-
-Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_flags flags) {
-  return make_object<Event>(device, true, {}, [&](backend::Device& backend, Event& event) {
-    event.set_flags(flags);
-    return backend.wrap_event(native, flags);
-  });
 }
 
 Line Event::describe() const {

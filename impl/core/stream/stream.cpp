@@ -9,25 +9,9 @@
 #include "core/memory/span.h"
 #include "core/object/context.h"
 #include "core/object/precedence.h"
-#include "core/stream/make_object.h"
 #include "core/stream/stream_end.h"
 
 namespace gpumem::core {
-void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
-  backend_ = std::move(made);
-  info_.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
-  info_.device_ordinal = device_.ordinal();
-  info_.wrapped = wrapped_ ? 1 : 0;
-  info_.priority = backend_->priority();
-  info_.native_stream = backend_->native();
-  info_.id = backend_->identity();
-  // As PoolStream has it: set in keys made of handles, which are never reused, for streams that the driver
-  // cannot tell apart.
-  constexpr uint64_t kByHandle = uint64_t{1} << 62;
-  order_key_ = info_.id != 0 ? info_.id : kByHandle | handle();
-  std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
-}
-
 Error Stream::captured_error() {
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
@@ -43,17 +27,6 @@ Result<backend::Capture> Stream::current_capture(backend::Stream& stream) {
         "the capture of the stream has failed, and no graph comes of it; end the capture first");
   }
   return capture;
-}
-
-Result<uint64_t> create_stream(DeviceObject& device, int32_t priority, std::string name) {
-  return make_object<Stream>(device, false, std::move(name), [&](backend::Device& backend, Stream&) {
-    return backend.create_stream(priority);
-  });
-}
-
-Result<uint64_t> wrap_stream(DeviceObject& device, void* native) {
-  return make_object<Stream>(device, true, {},
-                             [&](backend::Device& backend, Stream&) { return backend.wrap_stream(native); });
 }
 
 Line Stream::describe() const {
