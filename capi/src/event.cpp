@@ -61,23 +61,6 @@ gpumem_status gpumem_event_destroy(gpumem_event event, gpumem_error* error) {
   });
 }
 
-gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_info* out_info, gpumem_error* error) {
-  const bool answered = capi::look(error, [&](uint32_t process) {
-    const core::Event* const known = capi::peek<core::Event>(event, process);
-    if (known == nullptr || !capi::has_own_size(out_info)) return false;
-    *out_info = known->info();
-    return true;
-  });
-  if (answered) return GPUMEM_SUCCESS;
-  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Event>(event);
-    decode.output(out_info, "out_info");
-    GPUMEM_TRY(decode.done());
-    capi::answer(out_info, object->info());
-    return GPUMEM_SUCCESS;
-  });
-}
-
 gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream stream, gpumem_error* error) {
   return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto recorded = decode.object_briefly<core::Event>(event);

@@ -134,24 +134,6 @@ gpumem_status gpumem_memory_destroy(gpumem_memory memory, gpumem_error* error) {
   });
 }
 
-gpumem_status gpumem_memory_get_info(gpumem_memory memory, gpumem_memory_info* out_info,
-                                     gpumem_error* error) {
-  const bool answered = capi::look(error, [&](uint32_t process) {
-    const core::Memory* const known = capi::peek<core::Memory>(memory, process);
-    if (known == nullptr || !capi::has_own_size(out_info)) return false;
-    *out_info = known->memory_info();
-    return true;
-  });
-  if (answered) return GPUMEM_SUCCESS;
-  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Memory>(memory);
-    decode.output(out_info, "out_info");
-    GPUMEM_TRY(decode.done());
-    capi::answer(out_info, object->memory_info());
-    return GPUMEM_SUCCESS;
-  });
-}
-
 gpumem_status gpumem_malloc(gpumem_device device, gpumem_kind kind, uint64_t size, void** out_pointer,
                             gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {

@@ -47,24 +47,6 @@ gpumem_status gpumem_stream_destroy(gpumem_stream stream, gpumem_error* error) {
   });
 }
 
-gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_stream_info* out_info,
-                                     gpumem_error* error) {
-  const bool answered = capi::look(error, [&](uint32_t process) {
-    const core::Stream* const known = capi::peek<core::Stream>(stream, process);
-    if (known == nullptr || !capi::has_own_size(out_info)) return false;
-    *out_info = known->info();
-    return true;
-  });
-  if (answered) return GPUMEM_SUCCESS;
-  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Stream>(stream);
-    decode.output(out_info, "out_info");
-    GPUMEM_TRY(decode.done());
-    capi::answer(out_info, object->info());
-    return GPUMEM_SUCCESS;
-  });
-}
-
 gpumem_status gpumem_stream_get_capture_id(gpumem_stream stream, uint64_t* out_capture_id,
                                            gpumem_error* error) {
   return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
