@@ -295,6 +295,7 @@ class PoolCore final : public PoolCacheOwner {
   // Takes back all that is free: what threads keep, what is kept back, and what work has passed.
   void collect();
   uint64_t release_free(uint64_t wanted);
+  void settle_orders() noexcept;
   void unmap_old() noexcept;
   template <class F>
   uint64_t take_free(PoolSpace::Order order, uint64_t wanted, F take);

@@ -88,7 +88,8 @@ void PoolCore::end_chunks(Order& order) {
 
 // Only its callees allocate.
 uint64_t PoolCore::release_free(uint64_t wanted) {
-  unmap_old();
+  settle_orders();
+  (void)source_.unmap_old();
   return take_free(PoolSpace::kAny, wanted, [&](uint64_t base, uint64_t size) {
     if (!source_.release(base)) return false;
     space_.remove(base, size);
@@ -97,10 +98,15 @@ uint64_t PoolCore::release_free(uint64_t wanted) {
   });
 }
 
-void PoolCore::unmap_old() noexcept {
-  if (!source_.has_old()) return;
+// Before memory that complete work has used is unmapped.
+void PoolCore::settle_orders() noexcept {
   for (auto& [key, order] : orders_)
     order->settle();
+}
+
+void PoolCore::unmap_old() noexcept {
+  if (!source_.has_old()) return;
+  settle_orders();
   (void)source_.unmap_old();
 }
 
