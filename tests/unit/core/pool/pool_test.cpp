@@ -25,20 +25,25 @@
 namespace gpumem::core {
 namespace {
 
-// Its marks pass at once.
+// Its marks pass at once, unless its work is held.
 class MarkedStream final : public test::StubStream {
  public:
   class Marks final : public backend::Fence {
    public:
-    Marks() : Fence(&last_, lost_) {}
+    Marks() : Fence(&passed_, lost_) {}
     bool lacks_memory = false;
+    bool held = false;
+    void pass() { passed_ = last_; }
 
    private:
     Result<uint64_t> enqueue(backend::Stream&) override {
       if (std::exchange(lacks_memory, false)) throw std::bad_alloc();
-      return ++last_;
+      ++last_;
+      if (!held) pass();
+      return last_;
     }
-    std::atomic<uint64_t> last_{0};
+    uint64_t last_ = 0;
+    std::atomic<uint64_t> passed_{0};
     std::atomic<bool> lost_{false};
   };
   const std::shared_ptr<Marks> marks = std::make_shared<Marks>();
@@ -66,6 +71,166 @@ TEST(PoolOrder, a_mark_that_lacks_memory_leaves_no_trace) {
   EXPECT_TRUE(order.poll());
   EXPECT_EQ(order.passed(), 2U);
   EXPECT_TRUE(order.idle());
+}
+
+// Whose stream holds its work.
+class PoolOrders : public testing::Test {
+ protected:
+  PoolOrders() {
+    stream_->marks->held = true;
+    PoolStream to;
+    to.key = 1;
+    to.stream = stream_;
+    order_.set_stream(to);
+  }
+  void push(uint64_t address) {
+    const PoolFree block{address, nullptr};
+    order_.push(kClass, &block, 1);
+  }
+  // The block that another stream gets; 0 if none.
+  uint64_t pop_passed() {
+    order_.poll();
+    PoolFree block;
+    return order_.pop_passed(kClass, &block, 1) == 1 ? block.address : 0;
+  }
+  void pass() { stream_->marks->pass(); }
+
+  static constexpr uint32_t kClass = 3;
+  const std::shared_ptr<MarkedStream> stream_ = std::make_shared<MarkedStream>();
+  PoolOrder order_{1, 1};
+};
+
+TEST_F(PoolOrders, a_mark_covers_the_frees_before_it_and_no_other) {
+  push(16);
+  ASSERT_TRUE(order_.mark(false));
+  push(32);
+  EXPECT_EQ(pop_passed(), 0U);
+  pass();
+  EXPECT_EQ(pop_passed(), 16U);
+  EXPECT_EQ(pop_passed(), 0U) << "freed behind the mark";
+  EXPECT_FALSE(order_.idle());
+  ASSERT_TRUE(order_.mark(false));
+  EXPECT_FALSE(order_.mark(false)) << "there is nothing to mark";
+  EXPECT_EQ(pop_passed(), 0U);
+  pass();
+  EXPECT_EQ(pop_passed(), 32U);
+  EXPECT_TRUE(order_.idle());
+}
+
+TEST_F(PoolOrders, all_that_has_passed_is_taken_and_no_more) {
+  push(16);
+  push(32);
+  ASSERT_TRUE(order_.mark(false));
+  push(48);
+  pass();
+  order_.poll();
+  std::vector<uint64_t> taken;
+  order_.take_passed([&](const PoolFree& block) { taken.push_back(block.address); });
+  EXPECT_EQ(taken, (std::vector<uint64_t>{16, 32}));
+  EXPECT_EQ(order_.count(kClass), 1U);
+}
+
+TEST_F(PoolOrders, room_for_more_hides_no_block) {
+  push(16);
+  ASSERT_TRUE(order_.mark(false));
+  order_.reserve(kClass, 1);
+  EXPECT_TRUE(order_.has(kClass));
+  EXPECT_FALSE(order_.empty());
+  EXPECT_EQ(order_.count(kClass), 1U);
+  PoolFree block;
+  EXPECT_EQ(order_.pop(kClass, &block, 1), 1U);
+  EXPECT_FALSE(order_.has(kClass));
+  EXPECT_TRUE(order_.empty());
+}
+
+TEST_F(PoolOrders, what_is_freed_once_all_has_passed_waits_anew) {
+  push(16);
+  order_.pass_all();
+  EXPECT_TRUE(order_.idle());
+  EXPECT_EQ(pop_passed(), 16U);
+  push(32);
+  EXPECT_EQ(pop_passed(), 0U);
+}
+
+TEST_F(PoolOrders, a_free_after_the_end_waits_for_the_last_mark) {
+  push(16);
+  ASSERT_TRUE(order_.mark(true, true));
+  order_.drop_stream();
+  push(32);
+  EXPECT_EQ(pop_passed(), 0U);
+  pass();
+  EXPECT_NE(pop_passed(), 0U);
+  EXPECT_NE(pop_passed(), 0U) << "nothing follows that could be marked";
+  EXPECT_TRUE(order_.idle());
+}
+
+TEST_F(PoolOrders, a_stream_that_ends_without_a_mark_passes_nothing) {
+  push(16);
+  order_.drop_stream();
+  EXPECT_FALSE(order_.has_passed(order_.epoch()));
+  push(32);
+  EXPECT_EQ(pop_passed(), 0U);
+  EXPECT_FALSE(order_.idle());
+  EXPECT_FALSE(order_.under_way()) << "nobody can mark it";
+  order_.pass_all();
+  EXPECT_NE(pop_passed(), 0U);
+  EXPECT_NE(pop_passed(), 0U);
+}
+
+TEST_F(PoolOrders, a_native_stream_is_marked_in_its_own_calls_alone) {
+  PoolStream native;
+  native.key = 1;
+  native.stream = stream_;
+  native.native = true;
+  order_.set_stream(native);
+  push(16);
+  EXPECT_FALSE(order_.mark(false));
+  EXPECT_FALSE(order_.under_way());
+  EXPECT_TRUE(order_.mark(true));
+  EXPECT_TRUE(order_.under_way());
+}
+
+// What a thread keeps of larger blocks.
+TEST(PoolShelf, has_room_for_so_many_and_so_many_bytes) {
+  constexpr uint64_t kSize = PoolShelf::kLargeSize;
+  PoolShelf shelf;
+  for (uint64_t i = 0; i < PoolShelf::kLargeBytes / kSize; ++i) {
+    ASSERT_TRUE(shelf.has_room_for(kSize)) << i;
+    shelf.push_large({i, kSize, nullptr});
+  }
+  EXPECT_FALSE(shelf.has_room_for(1));
+  EXPECT_EQ(shelf.pop_large(1).address, 1U);
+  EXPECT_TRUE(shelf.has_room_for(kSize));
+  EXPECT_FALSE(shelf.has_room_for(kSize + 1));
+  EXPECT_EQ(shelf.large[1].address, 2U) << "the others stay in their order";
+  while (shelf.large_count != 0)
+    (void)shelf.pop_large(0);
+  EXPECT_EQ(shelf.large_bytes, 0U);
+  for (uint32_t i = 0; i < PoolShelf::kLargeMost; ++i) {
+    ASSERT_TRUE(shelf.has_room_for(1)) << i;
+    shelf.push_large({i, 1, nullptr});
+  }
+  EXPECT_FALSE(shelf.has_room_for(1));
+}
+
+// So that threads keep blocks however many pools a process has made.
+TEST(PoolSeats, a_seat_is_taken_again) {
+  class Nobody final : public PoolCacheOwner {
+    void end_cache(PoolCache*) noexcept override {}
+  } nobody;
+  std::vector<uint32_t> seats;
+  const uint64_t number = UINT64_MAX;  // of no pool
+  while (true) {
+    const uint32_t seat = pool_seats::take(nobody, number);
+    if (seat == PoolCache::kSeats) break;
+    ASSERT_LE(seats.size(), size_t{PoolCache::kSeats});
+    seats.push_back(seat);
+  }
+  ASSERT_FALSE(seats.empty());
+  pool_seats::leave(seats[0]);
+  EXPECT_EQ(pool_seats::take(nobody, number), seats[0]);
+  for (const uint32_t seat : seats)
+    pool_seats::leave(seat);
 }
 
 // A thread keeps blocks for one stream in each place.
