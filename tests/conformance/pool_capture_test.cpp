@@ -2,12 +2,14 @@
 // Pools and streams that are being captured into a graph (STR-22, POOL-14).
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "../asleep.h"
 #include "captured.h"
 #include "gpumem/mr.hpp"
 #include "pools.h"
@@ -342,6 +344,52 @@ TEST(PoolCapture, str_22_a_use_that_is_recorded_outside_is_waited_for_too) {
   }
 }
 
+TEST(PoolCapture, str_22_a_use_that_is_recorded_outside_outlives_the_capture) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    GatedStream other(instance.device());
+    const Stream stream = create_stream(instance.device());
+    void* const block = take(pool, size, stream);
+    EXPECT_OK(gpumem_pool_record_use(pool, block, other, why()));
+    const uint64_t capture = captured.begin();
+    EXPECT_OK(gpumem_pool_record_use(pool, block, captured, why()));
+    EXPECT_EQ(info_of(pool).captured_bytes, 0U) << "it is no block of the part";
+    captured.end();
+    release(pool, capture);
+    give(pool, block, stream);
+    EXPECT_FALSE(hands_out(pool, block, size, stream)) << "the other stream uses it";
+    other.finish();
+    EXPECT_TRUE(is_free(pool, block, size, stream));
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(PoolCapture, str_22_a_released_block_serves_the_stream_of_its_free_at_once) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    GatedStream held(instance.device());
+    const uint64_t capture = captured.begin();
+    void* const block = take(pool, size, captured);
+    EXPECT_OK(gpumem_pool_record_use(pool, block, held, why()));
+    give(pool, block, held);
+    captured.end();
+    EXPECT_FALSE(hands_out(pool, block, size, held));
+    release(pool, capture);
+    EXPECT_FALSE(hands_out(pool, block, size));
+    EXPECT_TRUE(hands_out(pool, block, size, held)) << "its use in that stream is before the free";
+    held.finish();
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
 TEST(PoolCapture, str_22_a_release_behind_the_work_of_a_stream) {
   REQUIRE_FOREIGN();
   Instance instance = open_instance();
@@ -393,6 +441,73 @@ TEST(PoolCapture, str_22_a_block_of_two_captures_waits_for_the_work_of_both) {
   }
 }
 
+TEST(PoolCapture, str_22_a_block_that_another_capture_frees_waits_for_the_release_of_both) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured first(instance.device());
+    Captured second(instance.device());
+    void* const used = take(pool, size);
+    const uint64_t one = first.begin(kRelaxed);
+    const uint64_t two = second.begin(kRelaxed);
+    void* const own = take(pool, size, first);
+    EXPECT_OK(gpumem_pool_record_use(pool, used, first, why()));
+    give(pool, used, second);
+    give(pool, own, second);
+    second.end();
+    first.end();
+    release(pool, one);
+    EXPECT_FALSE(hands_out(pool, used, size)) << "the graph of the free is left";
+    EXPECT_FALSE(hands_out(pool, own, size));
+    release(pool, two);
+    EXPECT_TRUE(is_free(pool, used, size));
+    EXPECT_TRUE(is_free(pool, own, size));
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(PoolCapture, str_22_a_released_part_counts_to_the_threshold) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc();
+  desc.release_threshold = 4 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  Captured captured(instance.device());
+  const uint64_t capture = captured.begin();
+  give(pool, take(pool, 16 * kMiB, captured), captured);
+  captured.end();
+  EXPECT_GE(info_of(pool).reserved_bytes, 16 * kMiB);
+  release(pool, capture);
+  EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
+}
+
+// No work outside of the capture has used it.
+TEST(PoolCapture, str_22_a_block_that_its_own_capture_frees_waits_for_no_stream) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured first(instance.device());
+    Captured second(instance.device());
+    Gate gate;
+    const uint64_t one = first.begin(kRelaxed);
+    const uint64_t two = second.begin(kRelaxed);
+    void* const block = take(pool, size, first);
+    EXPECT_OK(gpumem_pool_record_use(pool, block, second, why()));
+    give(pool, block, first);
+    second.end();
+    first.end();
+    gate.hold(first);
+    release(pool, one);
+    EXPECT_FALSE(hands_out(pool, block, size));
+    release(pool, two);
+    EXPECT_TRUE(is_free(pool, block, size));
+  }
+}
+
 // Nobody else knows whether the capture goes on: its owner must.
 TEST(PoolCapture, str_22_a_release_during_the_capture) {
   REQUIRE_FOREIGN();
@@ -413,6 +528,38 @@ TEST(PoolCapture, str_22_a_release_during_the_capture) {
     captured.end();
     release(pool, capture);
     EXPECT_EQ(info_of(pool).capture_count, 0U);
+  }
+}
+
+// The block is an ordinary one then.
+TEST(PoolCapture, str_22_a_release_during_an_allocation_of_the_part) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  struct State {
+    gpumem_pool pool;
+    uint64_t capture;
+  };
+  const auto callback = [](void* user_data, gpumem_pool, uint64_t) {
+    const auto [pool, capture] = *static_cast<const State*>(user_data);
+    release(pool, capture);
+    EXPECT_OK(gpumem_pool_set_limit(pool, 0, why()));
+    return 1;
+  };
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, 4 * kMiB);
+    Captured captured(instance.device());
+    void* const outside = take(pool, 4 * kMiB);
+    State state{pool, captured.begin(kRelaxed)};
+    EXPECT_OK(gpumem_pool_set_callback(pool, callback, &state, why()));
+    void* const block = take(pool, size, captured);
+    EXPECT_EQ(info_of(pool).capture_count, 0U);
+    EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+    captured.end();
+    give(pool, block);
+    EXPECT_TRUE(is_free(pool, block, size));
+    give(pool, outside);
+    EXPECT_TRUE(all_goes_back(pool));
   }
 }
 
@@ -477,6 +624,33 @@ TEST(PoolCapture, str_22_destroying_a_pool_ends_its_parts) {
       }
       EXPECT_EQ(stats(instance).live_count, before.live_count) << "the memory goes back with the pool";
     }
+  }
+}
+
+// The work before the free is in no graph, so the pool waits for it as for any other.
+TEST(PoolCapture, str_22_destroying_waits_for_the_work_before_a_free_that_a_capture_holds) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    GatedStream other(instance.device());
+    captured.begin();
+    void* const block = take(pool, size, captured);
+    captured.end();
+    EXPECT_OK(fill_on(instance, other, block, size, 6, 1, why()));
+    give(pool, block, other);
+    std::atomic<bool> opened{false};
+    bool waited = false;
+    gpumem::test::Sleeper destroying([&] {
+      EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+      waited = opened;
+    });
+    opened = true;
+    other.open();
+    destroying.join();
+    EXPECT_TRUE(waited);
   }
 }
 
