@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "../quiet_fork.h"
-#include "harness.h"
+#include "pools.h"
 
 namespace conformance {
 namespace {
 
+constexpr uint64_t kKiB = uint64_t{1} << 10;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 using ComProcess = Conformance;
@@ -128,6 +129,46 @@ CHILD(com_18_device_lost) {
 }
 
 TEST_F(ComProcess, com_18_a_lost_device) { EXPECT_CHILD_OK(run_child("com_18_device_lost")); }
+
+// Nothing runs on the device any more, so the pool waits neither for marks nor for streams that it cannot
+// ask.
+CHILD(com_18_pools_of_a_lost_device) {
+  Instance instance = open_instance();
+  if (!can_lose()) skip_child("a real GPU cannot be lost without a faulting kernel");
+  const gpumem_device device = instance.device();
+  Pool pool = create_pool(device);
+  Pool trusting = create_pool(device, GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS);
+  GatedStream held(device);
+  Stream stream = create_stream(device);
+  gpumem_stream_info native = GPUMEM_STREAM_INFO_INIT;
+  EXPECT_OK(gpumem_stream_get_info(stream, &native, why()));
+  std::vector<void*> live;
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    live.push_back(take(pool, size, held));
+    give(pool, take(pool, size, held), held);
+    void* block = nullptr;
+    EXPECT_OK(gpumem_pool_alloc_native(trusting, size, native.native_stream, &block, why()));
+    EXPECT_OK(gpumem_pool_free_native(trusting, block, native.native_stream, why()));
+  }
+  lose(device);
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_stream_query(stream, why()));
+  void* none = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_pool_alloc(pool, kMiB, held, &none, why()));
+  for (void* const block : live)
+    give(pool, block, held);
+  for (const Pool* const one : {&pool, &trusting}) {
+    trim(*one);
+    EXPECT_EQ(info_of(*one).reserved_bytes, 0U);
+  }
+  pool.destroy();
+  trusting.destroy();
+  EXPECT_EQ(stats(instance).live_bytes, 0U);
+  held.open();
+}
+
+TEST_F(ComProcess, com_18_pools_of_a_lost_device) {
+  EXPECT_CHILD_OK(run_child("com_18_pools_of_a_lost_device"));
+}
 
 CHILD(com_18_close_waits_for_nothing) {
   if (!on_host()) skip_child("on cuda the driver ends the work of a lost device");
