@@ -17,12 +17,7 @@ bool PoolOrder::mark(bool in_call, bool ends) {
   marks_.emplace_back();
   Cleanup drop([&] { marks_.pop_back(); });
   const auto number = fence_->mark(*stream_, ends);
-  if (!number) {
-    if (device_ == nullptr || !device_->lost()) return false;
-    drop.dismiss();
-    pass_all();
-    return false;
-  }
+  if (!number) return false;
   drop.dismiss();
   marks_.back() = {epoch_++, *number};
   unmarked_ = 0;
