@@ -185,7 +185,6 @@ Result<void> PoolCore::release_capture(const PoolStream& stream, uint64_t id) {
   captures_.ending.push_back(part);
   forget_capture(id);
   try {
-    if (order->mark(stream.key == order->key())) ++marks_;
     settle_captures();
     keep_threshold();
   } catch (const std::bad_alloc&) {
