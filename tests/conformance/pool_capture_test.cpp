@@ -627,6 +627,23 @@ TEST(PoolCapture, str_22_destroying_a_pool_ends_its_parts) {
   }
 }
 
+// A captured stream can be neither marked nor waited for.
+TEST(PoolCapture, str_16_a_pool_that_cannot_end_during_a_capture_goes_on) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  Pool pool = create_pool(instance.device());
+  Captured captured(instance.device());
+  give(pool, take(pool, 4 * kKiB, captured), captured);
+  captured.begin();
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_destroy(pool, why()));
+  give(pool, take(pool, 3 * kMiB));
+  const uint64_t cut = info_of(pool).cut_count;
+  give(pool, take(pool, 3 * kMiB));
+  EXPECT_EQ(info_of(pool).cut_count, cut) << "threads keep blocks as before";
+  captured.end();
+  EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+}
+
 // The work before the free is in no graph, so the pool waits for it as for any other.
 TEST(PoolCapture, str_22_destroying_waits_for_the_work_before_a_free_that_a_capture_holds) {
   REQUIRE_FOREIGN();

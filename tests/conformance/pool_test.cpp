@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -239,7 +240,10 @@ TEST(Pool, pool_6_debug_finds_what_was_overwritten) {
     EXPECT_EQ(info.requested_size, 100U);
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free_sized(pool, block, 99, nullptr, why()));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block + 1, nullptr, why()));
-    for (uint8_t* const byte : {block - 1, block + 100}) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block + 99, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block + 100, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_get_block_info(instance, block + 100, &info, why()));
+    for (uint8_t* const byte : {block - 256, block - 1, block + 100, block + 355}) {
       const uint8_t before = *byte;
       *byte ^= 1;
       EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block, nullptr, why()));
@@ -299,6 +303,35 @@ TEST(Pool, pool_6_earlier_work_of_a_stream_overwrites_nothing) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, third, stream, why()));
   third[100] ^= 1;
   give(pool, third, stream);
+}
+
+TEST(Pool, pool_6_blocks_are_guarded_again_once_the_work_before_the_frees_is_complete) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PINNED, GPUMEM_POOL_DEBUG));
+  const Stream stream = create_stream(instance.device());
+  for (int i = 0; i < 100; ++i)  // more than are kept back
+    give(pool, take(pool, 100, stream), stream);
+  void* const first = take(pool, 100, stream);  // sets a mark
+  stream.synchronize();
+  auto* const block = static_cast<uint8_t*>(take(pool, 100, stream));
+  block[100] ^= 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block, stream, why()));
+  block[100] ^= 1;
+  give(pool, block, stream);
+  give(pool, first, stream);
+}
+
+TEST(Pool, pool_6_the_blocks_freed_last_are_kept_back) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG));
+  void* last = nullptr;
+  for (int i = 0; i < 1000; ++i) {
+    void* const block = take(pool, 256 * kKiB);
+    EXPECT_NE(block, last) << "freed just before";
+    give(pool, block);
+    last = block;
+  }
+  EXPECT_LT(info_of(pool).reserved_bytes, 64 * kMiB) << "and none for ever";
 }
 
 TEST(Pool, pool_6_a_debug_pool_logs_the_blocks_that_nobody_freed) {
@@ -722,6 +755,27 @@ TEST(Pool, pool_9_a_thread_for_each_allocation_needs_no_more_memory) {
 }
 
 // A thread that only frees keeps as much as any other, and passes the rest on to the one that allocates.
+TEST(Pool, pool_9_a_thread_may_outlive_a_pool_whose_blocks_it_kept) {
+  Instance instance = open_instance();
+  Pool first = create_pool(instance.device());
+  std::promise<void> kept;
+  std::promise<void> replaced;
+  std::thread thread([&] {
+    give(first, take(first, 4 * kKiB));
+    kept.set_value();
+    replaced.get_future().wait();
+  });
+  kept.get_future().wait();
+  first.destroy();
+  const Pool second = create_pool(instance.device());  // has the place of the first one
+  void* const block = take(second, 4 * kKiB);
+  replaced.set_value();
+  thread.join();
+  EXPECT_EQ(info_of(second).live_count, 1U);
+  give(second, block);
+  EXPECT_TRUE(all_goes_back(second));
+}
+
 TEST(Pool, pool_9_a_thread_that_only_frees_keeps_little) {
   constexpr int kRounds = 40;
   Instance instance = open_instance();
@@ -887,12 +941,35 @@ TEST(Pool, str_12_a_dependency_is_inserted_if_the_pool_may) {
   for (int i = 0; i < 16 && info_of(pool).wait_count == 0; ++i)
     again.push_back(take(pool, 1 * kMiB, other));
   EXPECT_NE(info_of(pool).wait_count, 0U);
+  EXPECT_NE(info_of(pool).cross_stream_count, 0U);
   EXPECT_NE(std::find(blocks.begin(), blocks.end(), again.back()), blocks.end());
   EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(other, 1, why()));
   held.finish();
   other.synchronize();
   for (void* const block : again)
     give(pool, block, other);
+}
+
+// Its handle may have ended.
+TEST(Pool, str_12_no_dependency_is_inserted_on_a_native_stream) {
+  Instance instance = open_instance();
+  const Pool pool =
+      create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES));
+  GatedStream held(instance.device());
+  gpumem_stream_info native = GPUMEM_STREAM_INFO_INIT;
+  ASSERT_OK(gpumem_stream_get_info(held, &native, why()));
+  const Stream other = create_stream(instance.device());
+  std::vector<void*> blocks(16);  // more than a thread keeps
+  for (void*& block : blocks)
+    ASSERT_OK(gpumem_pool_alloc_native(pool, kMiB, native.native_stream, &block, why()));
+  for (void* const block : blocks)
+    EXPECT_OK(gpumem_pool_free_native(pool, block, native.native_stream, why()));
+  for (void*& block : blocks)
+    block = take(pool, kMiB, other);
+  EXPECT_EQ(info_of(pool).wait_count, 0U);
+  for (void* const block : blocks)
+    give(pool, block, other);
+  held.finish();
 }
 
 TEST(Pool, str_12_destroyed_streams_leave_their_blocks) {
@@ -958,6 +1035,16 @@ TEST(Pool, str_13_memory_stays_up_to_the_threshold) {
   trim(pool);
   EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
   give(pool, live);
+}
+
+TEST(Pool, str_13_a_thread_keeps_no_larger_block_beside_a_threshold) {
+  const Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc();
+  desc.release_threshold = 4 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  give(pool, take(pool, 4 * kKiB));  // the thread keeps it
+  give(pool, take(pool, 8 * kMiB));
+  EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
 }
 
 TEST(Pool, str_13_what_goes_back_goes_back_down_to_the_low_water) {
@@ -1033,6 +1120,16 @@ TEST(Pool, str_15_statistics) {
   EXPECT_GE(info_of(pool).peak_live_bytes, info.live_bytes);
   EXPECT_OK(gpumem_pool_reset_peaks(pool, why()));
   EXPECT_LT(info_of(pool).peak_live_bytes, info.live_bytes);
+  void* const live = take(pool, 5 * kMiB);
+  give(pool, take(pool, 16 * kMiB));
+  EXPECT_NE(trim(pool), 0U);
+  EXPECT_GT(info_of(pool).peak_reserved_bytes, info_of(pool).reserved_bytes);
+  EXPECT_OK(gpumem_pool_reset_peaks(pool, why()));
+  info = info_of(pool);
+  EXPECT_EQ(info.peak_reserved_bytes, info.reserved_bytes);
+  EXPECT_EQ(info.peak_live_count, 1U);
+  EXPECT_EQ(info.peak_live_bytes, 5 * kMiB);
+  give(pool, live);
 }
 
 TEST(Pool, str_15_what_lives_is_never_less_than_nothing) {
@@ -1409,6 +1506,8 @@ TEST(Pool, pool_18_a_pool_of_the_capacity_serves_the_sizes_and_takes_no_more) {
       // Of a whole number of pieces of any kind, nothing is lost.
       if (flags == 0) {
         EXPECT_EQ(capacity_for(probe, {4 * kMiB}), 4 * kMiB);
+      } else {
+        EXPECT_GT(capacity_for(probe, {4 * kMiB}), 4 * kMiB) << "and the guards";
       }
       const uint64_t capacity = capacity_for(probe, sizes);
       EXPECT_GT(capacity, std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}));
@@ -1894,6 +1993,76 @@ TEST(Pool, str_23_recorded_uses_are_waited_for) {
   }
 }
 
+TEST(Pool, str_23_every_recorded_stream_is_waited_for) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {1 * kMiB, 3 * kMiB}) {
+    for (const bool held_first : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(held_first);
+      const Pool pool = create_pool(instance.device());
+      const Stream stream = create_stream(instance.device());
+      const Stream idle = create_stream(instance.device());
+      GatedStream held(instance.device());
+      void* const block = take(pool, size, stream);
+      for (const gpumem_stream user :
+           held_first ? std::array{held.get(), idle.get()} : std::array{idle.get(), held.get()})
+        EXPECT_OK(gpumem_pool_record_use(pool, block, user, why()));
+      give(pool, block, stream);
+      idle.synchronize();
+      EXPECT_OK(gpumem_pool_free_pointer(instance, take(pool, 16), nullptr, why()));  // takes notice
+      std::vector<void*> taken;
+      for (int i = 0; i < 10; ++i) {
+        taken.push_back(take(pool, size, stream));
+        EXPECT_NE(taken.back(), block) << "the held stream uses it";
+      }
+      for (void* const one : taken)
+        give(pool, one, stream);
+      held.finish();
+      EXPECT_TRUE(all_goes_back(pool));
+    }
+  }
+}
+
+TEST(Pool, str_23_a_use_in_the_stream_of_the_free_holds_nothing_up) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {1 * kMiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    GatedStream held(instance.device());
+    void* const block = take(pool, size, held);
+    EXPECT_OK(gpumem_pool_record_use(pool, block, held, why()));
+    give(pool, block, held);
+    std::vector<void*> taken;  // of small blocks, the thread has others first
+    while (taken.size() < 10 && (taken.empty() || taken.back() != block))
+      taken.push_back(take(pool, size, held));
+    EXPECT_EQ(taken.back(), block);
+    for (void* const one : taken)
+      give(pool, one, held);
+    held.finish();
+  }
+}
+
+TEST(Pool, str_23_a_recorded_use_ends_with_its_block) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream first = create_stream(instance.device());
+  const Stream second = create_stream(instance.device());
+  Gate gate;
+  const auto free_behind = [&](void* block, const Stream& user) {
+    EXPECT_OK(gpumem_pool_record_use(pool, block, user, why()));
+    give(pool, block);
+    user.synchronize();
+    trim(pool, UINT64_MAX);  // takes notice
+  };
+  void* const block = take(pool, 3 * kMiB);
+  free_behind(block, first);
+  ASSERT_EQ(take(pool, 3 * kMiB), block);
+  gate.hold(first);
+  free_behind(block, second);
+  EXPECT_EQ(take(pool, 3 * kMiB), block) << "the first stream has not used it again";
+  give(pool, block);
+}
+
 TEST(Pool, str_23_a_recorded_stream_may_end_before_the_free) {
   Instance instance = open_instance();
   const gpumem_stats before = stats(instance);
@@ -2340,7 +2509,9 @@ TEST(Pool, pool_11_a_native_stream_needs_no_wrapper) {
   EXPECT_OK(gpumem_pool_free_native(pool, block, native.native_stream, why()));
   EXPECT_EQ(take(pool, 4096, stream), block) << "it is the same stream";
   give(pool, block, stream);
+  give(pool, take(pool, kMiB, stream), stream);  // none is kept, so the pool hears of the handle
   stream.synchronize();
+  EXPECT_TRUE(all_goes_back(pool)) << "with a handle it can be marked at any time";
 }
 
 // No pool hears of the end of a native stream, but for that of a wrapper, which marks it.
