@@ -271,11 +271,7 @@ void PoolCore::end_cache(PoolCache* cache) noexcept {
   try {
     // Count a free for blocks that are freed later, when the stream can no longer be marked.
     if (left || found->second.use_count() > 1) order.note_frees(1);
-    if (order.ask()) {
-      pass(order.number(), order.passed());
-    } else if (order.mark(true, true)) {
-      ++marks_;
-    }
+    if (!order.ask() && order.mark(true, true)) ++marks_;
   } catch (const std::bad_alloc&) {
     // Blocks that could not be marked stay until the pool ends.
   }
