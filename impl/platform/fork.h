@@ -10,7 +10,7 @@
 namespace gpumem::platform {
 
 namespace detail {
-extern constinit std::atomic<std::atomic<uint32_t>*> epoch_word;  // never null
+[[gnu::visibility("hidden")]] extern constinit std::atomic<std::atomic<uint32_t>*> epoch_word;  // never null
 uint32_t make_process_epoch();
 }  // namespace detail
 

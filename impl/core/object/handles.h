@@ -42,7 +42,8 @@ inline constexpr uint64_t kClosed = uint64_t{3} << kStateShift;
 constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 constexpr uint64_t state_of(uint64_t word) { return word & kStateMask; }
 
-struct Slot {
+// Never in two cache lines.
+struct alignas(32) Slot {
   std::atomic<uint64_t> word{0};  // free, with the first generation once its chunk is in use
   std::atomic<Object*> object{nullptr};
   std::atomic<uint32_t> next_free{0};
@@ -50,7 +51,8 @@ struct Slot {
 
 inline constexpr uint32_t kChunkSlots = 1024;
 inline constexpr uint32_t kChunks = 16384;  // 2^24 slots, as many as a handle can name
-extern constinit std::array<std::atomic<Slot*>, kChunks> chunks;
+static_assert(uint64_t{kChunks} * kChunkSlots == uint64_t{1} << kTypeShift);
+[[gnu::visibility("hidden")]] extern constinit std::array<std::atomic<Slot*>, kChunks> chunks;
 // A handle: generation, type and slot.
 constexpr uint64_t make_handle(uint32_t slot, Type type, uint32_t generation) {
   return uint64_t{generation} << 32 | uint64_t{static_cast<uint8_t>(type)} << kTypeShift | slot;
@@ -58,10 +60,11 @@ constexpr uint64_t make_handle(uint32_t slot, Type type, uint32_t generation) {
 constexpr uint32_t slot_of(uint64_t handle) { return static_cast<uint32_t>(handle & 0xffffff); }
 constexpr uint32_t type_of(uint64_t handle) { return static_cast<uint32_t>(handle >> kTypeShift & 0xff); }
 
-inline Slot* find_slot(uint32_t index) {
-  Slot* chunk = chunks[index / kChunkSlots].load(std::memory_order_acquire);
-  return chunk == nullptr ? nullptr : &chunk[index % kChunkSlots];
+inline Slot* find_slot(uint32_t chunk, uint64_t place) {
+  Slot* const slots = chunks[chunk].load(std::memory_order_acquire);
+  return slots == nullptr ? nullptr : &slots[place];
 }
+inline Slot* find_slot(uint32_t index) { return find_slot(index / kChunkSlots, index % kChunkSlots); }
 
 }  // namespace detail
 
@@ -80,9 +83,12 @@ inline bool is_live(const detail::Slot& slot, uint64_t handle) noexcept {
 
 // The slot of a handle if it is a live one of the type, or null.
 inline const detail::Slot* live_slot(uint64_t handle, Type type) noexcept {
-  if (detail::type_of(handle) != static_cast<uint32_t>(type)) [[unlikely]]
+  // The type lies above the chunk, so one comparison checks both.
+  const uint32_t first = static_cast<uint32_t>(type) << detail::kTypeShift;
+  const uint32_t chunk = static_cast<uint32_t>(handle) / detail::kChunkSlots - first / detail::kChunkSlots;
+  if (chunk >= detail::kChunks) [[unlikely]]
     return nullptr;
-  const detail::Slot* const slot = detail::find_slot(detail::slot_of(handle));
+  const detail::Slot* const slot = detail::find_slot(chunk, handle % detail::kChunkSlots);
   if (slot == nullptr || !is_live(*slot, handle)) [[unlikely]]
     return nullptr;
   return slot;
