@@ -154,7 +154,7 @@ class PageMap {
 inline const RegionRange* PageMap::find(uint64_t address) const noexcept {
   if (address >= kEnd) return nullptr;
   uint64_t value = root_entry(address).load(std::memory_order_acquire);
-  if ((value & kTag) == kNode) {
+  if ((value & kTag) == kNode) [[likely]] {
     value = pointer_in<Middle>(value)->entries[(address >> kMiddleShift) % kMiddleEntries].load(
         std::memory_order_acquire);
     if ((value & kTag) == kNode) {

@@ -175,16 +175,4 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   return const_cast<void*>(pointer);
 }
 
-void describe_part(const Region& region, uint64_t offset, gpumem_pointer_info* out) noexcept {
-  const auto& range = static_cast<const Range&>(region);
-  const Mapping* const mapping = range.mappings().find(offset);
-  if (mapping == nullptr || mapping->leaving()) return;
-  void* const address = pointer_to(range.address() + offset);
-  out->location = mapping->facts.location;
-  out->location_id = mapping->facts.location_id;
-  out->device_ordinal = static_cast<int32_t>(mapping->device.ordinal());
-  out->device_pointer = address;
-  if (mapping->access_of(nullptr) != GPUMEM_ACCESS_NONE) out->host_pointer = address;
-}
-
 }  // namespace gpumem::core

@@ -4,6 +4,7 @@
 
 #include "base/arithmetic.h"
 #include "contract/backend.h"
+#include "core/memory/range.h"
 #include "core/memory/region.h"
 #include "core/object/context.h"
 #include "core/object/handles.h"
@@ -80,7 +81,16 @@ Error nothing_at(const Context& context, const void* pointer, const FoundRegion&
 Result<backend::PointerFacts> find_foreign(Context& context, const void* pointer);
 
 // What is not the same everywhere in a range.
-void describe_part(const Region& range, uint64_t offset, gpumem_pointer_info* out) noexcept;
+inline void describe_part(const Range& range, uint64_t offset, gpumem_pointer_info* out) noexcept {
+  const Mapping* const mapping = range.mappings().find(offset);
+  if (mapping == nullptr || mapping->leaving()) return;
+  void* const address = pointer_to(range.address() + offset);
+  out->location = mapping->facts.location;
+  out->location_id = mapping->facts.location_id;
+  out->device_ordinal = mapping->device_ordinal;
+  out->device_pointer = address;
+  if (mapping->access_of(nullptr) != GPUMEM_ACCESS_NONE) out->host_pointer = address;
+}
 
 inline void* advance(void* base, uint64_t offset) {
   return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
@@ -99,17 +109,20 @@ inline void* advance(void* base, uint64_t offset) {
   PoolBlocks::Block block;
   if (blocks != nullptr && !blocks->find(region.address() + offset, &block)) return false;
   *out = region.info();
-  out->host_pointer = advance(region.info().host_pointer, offset);
-  out->device_pointer = advance(region.info().device_pointer, offset);
-  out->base = pointer_to(range->base);
   out->buffer = reinterpret_cast<gpumem_buffer>(pointer_to(region.buffer()));
-  if (region.in_parts()) [[unlikely]]
-    describe_part(region, offset, out);
+  if (region.in_parts()) {
+    describe_part(static_cast<const Range&>(region), offset, out);
+  } else {
+    out->host_pointer = advance(region.info().host_pointer, offset);
+    out->device_pointer = advance(region.info().device_pointer, offset);
+  }
   if (blocks != nullptr) {
-    out->kind = kinds::pool.kind;
-    out->base = pointer_to(block.base - region.address() + range->base);
+    out->kind = GPUMEM_KIND_POOL;
+    out->base = pointer_to(address_of(pointer) - (region.address() + offset - block.base));
     out->size = block.size;
     out->memory = nullptr;
+  } else {
+    out->base = pointer_to(range->base);
   }
   return true;
 }

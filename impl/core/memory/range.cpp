@@ -25,6 +25,7 @@ Mapping::Mapping(uint64_t at, const Physical& physical, size_t devices)
       size(physical.facts().size),
       facts(physical.facts()),
       device(physical.device()),
+      device_ordinal(static_cast<int32_t>(device.ordinal())),
       access(std::make_unique<std::atomic<gpumem_access>[]>(devices + 1)) {}
 
 Result<void> Mappings::open(uint64_t size, uint64_t granularity) {
@@ -33,6 +34,7 @@ Result<void> Mappings::open(uint64_t size, uint64_t granularity) {
   if (!pages) return pages.error();
   entries_ = static_cast<std::atomic<Mapping*>*>(*pages);
   granularity_ = granularity;
+  shift_ = std::countr_zero(granularity);
   bytes_ = bytes;
   return {};
 }

@@ -28,6 +28,7 @@ struct Mapping {
   const uint64_t size;
   const backend::PhysicalFacts facts;
   Device& device;  // that has the memory; for host memory, a close one
+  const int32_t device_ordinal;
 
   uint64_t end() const { return offset + size; }
   // The device that has the bytes; null: the host.
@@ -64,9 +65,7 @@ class Mappings final : public backend::Layout {
 
   uint64_t granularity() const { return granularity_; }
   // Null where nothing is mapped. Valid while the caller uses the range, or looks.
-  Mapping* find(uint64_t offset) const {
-    return entries_[offset / granularity_].load(std::memory_order_acquire);
-  }
+  Mapping* find(uint64_t offset) const { return entries_[offset >> shift_].load(std::memory_order_acquire); }
   void enter(Mapping& mapping) noexcept { set(mapping, &mapping); }
   void erase(Mapping& mapping) noexcept { set(mapping, nullptr); }
 
@@ -79,7 +78,8 @@ class Mappings final : public backend::Layout {
   void set(const Mapping& mapping, Mapping* value) noexcept;
 
   std::atomic<Mapping*>* entries_ = nullptr;
-  uint64_t granularity_ = 0;
+  uint64_t granularity_ = 0;  // a power of two
+  int shift_ = 0;
   uint64_t bytes_ = 0;
 };
 
