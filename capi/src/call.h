@@ -77,28 +77,45 @@ Status call(const char* function, gpumem_error* error, Body body) noexcept {
   return run(function, error, step, &body);
 }
 
-// The fast path of a call that only reads records: takes no lock and writes only the thread's own cache line.
-// `body(process)` returns whether it has answered; if not, the caller takes the full path, which reports
-// errors.
+// The short way of a call: takes no lock and writes only what is the thread's own. `body()` returns whether
+// it has answered; if not, the caller takes the long way, which reports errors.
+template <class Body>
+[[gnu::always_inline]] inline bool look(platform::ThreadRecord& record, gpumem_error* error,
+                                        Body body) noexcept {
+  if (error != nullptr) {
+    if (!takes_detail(error)) [[unlikely]]
+      return false;
+    clear_error(error, GPUMEM_SUCCESS);  // now, so that the body has a register more
+  }
+  const platform::FirstLook look(record);
+  return body();
+}
+
+// That of a call that only reads records: `body(process)`.
 template <class Body>
 [[gnu::always_inline]] inline bool look(gpumem_error* error, Body body) noexcept {
   platform::ThreadRecord* const record = platform::thread_record_or_null;
   const uint32_t process = platform::known_process_epoch();  // a record's is never 0
   if (record == nullptr || record->process.load(std::memory_order_relaxed) != process) [[unlikely]]
     return false;
-  if (error != nullptr && !takes_detail(error)) [[unlikely]]
+  return look(
+      *record, error, [&]() __attribute__((always_inline)) { return body(process); });
+}
+
+// That of a call that changes what the thread keeps: `body(record, process)`. Not in functions of the caller.
+template <class Body>
+[[gnu::always_inline]] inline bool look_to_change(gpumem_error* error, Body body) noexcept {
+  platform::ThreadRecord* const record = platform::thread_record_or_null;
+  const uint32_t process = platform::known_process_epoch();
+  if (record == nullptr || record->short_way != process) [[unlikely]]
     return false;
-  {
-    const platform::Look look(*record);
-    if (!body(process)) return false;
-  }
-  if (error != nullptr) clear_error(error, GPUMEM_SUCCESS);
-  return true;
+  return look(
+      *record, error, [&]() __attribute__((always_inline)) { return body(*record, process); });
 }
 
 // The object of a live handle, inside look(); or null.
 template <class T, class Handle>
-T* peek(Handle handle, uint32_t process) noexcept {
+[[gnu::always_inline]] inline T* peek(Handle handle, uint32_t process) noexcept {
   return static_cast<T*>(core::handles::look_up(handle_value(handle), T::kType, process));
 }
 

@@ -32,19 +32,23 @@ constexpr uint64_t rounded(uint64_t size, uint64_t alignment) {
 Result<void*> allocate(core::PoolCore& core, const core::PoolStream& stream, uint64_t size,
                        uint64_t alignment, gpumem_pool_attempt* attempt = nullptr) {
   if (size == 0) return nullptr;  // of a batch
-  if (has_class(alignment) && stream.capture.id == 0) {
-    const platform::Look look(platform::thread_record());
-    if (void* const block = core.take(platform::thread_record(), stream.key, rounded(size, alignment)))
-      return block;
+  platform::ThreadRecord& record = platform::thread_record();
+  if (has_class(alignment) && stream.capture.id == 0 && record.attachment != nullptr) {
+    const platform::Look look(record);
+    const uint64_t bytes = rounded(size, alignment);
+    void* const block = core::PoolClasses::is_small(bytes) ? core.take_small(record, stream.key, bytes)
+                                                           : core.take_large(record, stream.key, bytes);
+    if (block != nullptr) return block;
   }
   return core.allocate(stream, size, alignment, attempt);
 }
 
 Result<void> free_block(core::PoolCore& core, const core::PoolStream& stream, void* pointer, uint64_t size) {
   if (pointer == nullptr) return {};  // of a batch
-  if (stream.capture.id == 0) {
-    const platform::Look look(platform::thread_record());
-    if (core.put(platform::thread_record(), stream.key, pointer)) return {};
+  platform::ThreadRecord& record = platform::thread_record();
+  if (stream.capture.id == 0 && !record.takes_long_way()) {
+    const platform::Look look(record);
+    if (core.put_small(record, stream.key, pointer) || core.put_large(record, stream.key, pointer)) return {};
   }
   return core.free(stream, pointer, size);
 }
@@ -128,76 +132,139 @@ Order decode_allocation(capi::Decoder& decode, gpumem_pool pool, uint64_t size, 
 
 constexpr uint64_t kNoKey = core::PoolCore::kNoKey;
 
-// The key of a stream, inside look(). kNoKey if the stream is of another instance, if its device is lost, or
+// ---- the short ways, for blocks that the calling thread keeps ----
+// Fully inlined, because each instruction counts. The commonest calls have one that calls nothing and so
+// needs no frame: of small blocks, without a stream or in one.
+
+// The key of a call's stream, inside look(). kNoKey if it is of another instance, if its device is lost, or
 // if only the driver knows whether it is being captured: no driver call is allowed during a look.
-[[gnu::noinline]] uint64_t peek_key(gpumem_stream stream, const core::Pool& pool, uint32_t process) {
-  const auto* const object = capi::peek<core::Stream>(stream, process);
-  if (object == nullptr || &object->context() != &pool.context() || object->backend().may_be_captured() ||
-      object->device().backend().lost())
-    return kNoKey;
-  return object->order_key();
-}
+struct InStream {
+  gpumem_stream stream;
+  [[gnu::always_inline]] uint64_t key(const core::Pool& pool, uint32_t process) const {
+    const auto* const object = capi::peek<core::Stream>(stream, process);
+    if (object == nullptr || &object->context() != &pool.context() || object->backend().may_be_captured() ||
+        object->device().backend().lost())
+      return kNoKey;
+    return object->order_key();
+  }
+};
+struct WithoutStream {
+  uint64_t key(const core::Pool& /*pool*/, uint32_t /*process*/) const { return core::PoolStream::kNone; }
+};
+struct InStreamIfAny {
+  gpumem_stream stream;
+  [[gnu::always_inline]] uint64_t key(const core::Pool& pool, uint32_t process) const {
+    return stream == nullptr ? core::PoolStream::kNone : InStream{stream}.key(pool, process);
+  }
+};
+// kNoKey unless the pool trusts the handle.
+struct InNativeStream {
+  void* stream;
+  uint64_t key(const core::Pool& pool, uint32_t /*process*/) const {
+    return pool.core().key_of_native(stream);
+  }
+};
+// Of a free, which fails on a lost device.
+struct InUsableNativeStream {
+  void* stream;
+  uint64_t key(const core::Pool& pool, uint32_t /*process*/) const {
+    return pool.core().lost() ? kNoKey : pool.core().key_of_native(stream);
+  }
+};
 
-// That of a native stream: kNoKey unless the pool trusts its handle. A free by it fails on a lost device.
-[[gnu::noinline]] uint64_t peek_native_key(void* native_stream, const core::Pool& pool) {
-  return pool.core().device().backend().lost() ? kNoKey : pool.core().key_of_native(native_stream);
-}
+enum class Blocks { kSmall, kLarge, kAll };
 
-// The fast paths, for blocks that the calling thread keeps. Fully inlined, because each instruction counts.
-template <class KeyOf>
-[[gnu::always_inline]] inline bool take_briefly(gpumem_pool pool, uint64_t size, KeyOf key_of,
+template <Blocks kBlocks, class Stream>
+[[gnu::always_inline]] inline bool take_briefly(gpumem_pool pool, uint64_t size, Stream stream,
                                                 void** out_pointer, gpumem_error* error) {
-  return out_pointer != nullptr && !backend::HostFunctionMark::is_set() &&
-         capi::look(
-             error, [&](uint32_t process) __attribute__((always_inline)) {
-               const auto* const object = capi::peek<core::Pool>(pool, process);
-               if (object == nullptr || object->core().device().backend().lost()) return false;
-               const uint64_t key = key_of(*object, process);
-               if (key == kNoKey) return false;
-               void* const block = object->core().take(*platform::thread_record_or_null, key, size);
-               if (block == nullptr) return false;
-               *out_pointer = block;
-               return true;
-             });
+  return out_pointer != nullptr &&
+         capi::look_to_change(
+             error, [&](const platform::ThreadRecord& record, uint32_t process)
+                        __attribute__((always_inline)) {
+                          const auto* const object = capi::peek<core::Pool>(pool, process);
+                          if (object == nullptr) return false;
+                          const core::PoolCore& core = object->core();
+                          if (core.lost()) return false;
+                          const uint64_t key = stream.key(*object, process);
+                          if (key == kNoKey) return false;
+                          const bool small = kBlocks == Blocks::kAll ? core::PoolClasses::is_small(size)
+                                                                     : kBlocks == Blocks::kSmall;
+                          void* const block =
+                              small ? core.take_small(record, key, size) : core.take_large(record, key, size);
+                          if (block == nullptr) return false;
+                          *out_pointer = block;
+                          return true;
+                        });
 }
 
-template <class KeyOf>
-[[gnu::always_inline]] inline bool put_briefly(gpumem_pool pool, void* pointer, KeyOf key_of,
+template <Blocks kBlocks, class Stream>
+[[gnu::always_inline]] inline bool put_briefly(gpumem_pool pool, void* pointer, Stream stream,
                                                gpumem_error* error) {
-  return !backend::HostFunctionMark::is_set() &&
-         capi::look(
-             error, [&](uint32_t process) __attribute__((always_inline)) {
-               const auto* const object = capi::peek<core::Pool>(pool, process);
-               if (object == nullptr) return false;
-               const uint64_t key = key_of(*object, process);
-               return key != kNoKey && object->core().put(*platform::thread_record_or_null, key, pointer);
-             });
+  return capi::look_to_change(
+      error, [&](const platform::ThreadRecord& record, uint32_t process) __attribute__((always_inline)) {
+        const auto* const object = capi::peek<core::Pool>(pool, process);
+        if (object == nullptr) return false;
+        const core::PoolCore& core = object->core();
+        const uint64_t key = stream.key(*object, process);
+        if (key == kNoKey) return false;
+        return (kBlocks != Blocks::kLarge && core.put_small(record, key, pointer)) ||
+               (kBlocks != Blocks::kSmall && core.put_large(record, key, pointer));
+      });
 }
 
-// How the key of a stream is found, of one that may be NULL and of a native one.
-[[gnu::always_inline]] inline auto key_of(gpumem_stream stream) {
-  return [stream](const core::Pool& pool, uint32_t process) __attribute__((always_inline)) {
-    return stream == nullptr ? core::PoolStream::kNone : peek_key(stream, pool, process);
-  };
+// For all blocks and streams.
+[[gnu::noinline]] bool take_any(gpumem_pool pool, uint64_t size, gpumem_stream stream, void** out_pointer,
+                                gpumem_error* error) {
+  return take_briefly<Blocks::kAll>(pool, size, InStreamIfAny{stream}, out_pointer, error);
+}
+[[gnu::noinline]] bool put_any(gpumem_pool pool, void* pointer, gpumem_stream stream, gpumem_error* error) {
+  return put_briefly<Blocks::kAll>(pool, pointer, InStreamIfAny{stream}, error);
 }
 
-[[gnu::always_inline]] inline auto key_of_native(void* native_stream) {
-  return [native_stream](const core::Pool& pool, uint32_t) { return peek_native_key(native_stream, pool); };
+constexpr const char* kAlloc = "gpumem_pool_alloc";
+constexpr const char* kFree = "gpumem_pool_free";
+
+[[gnu::noinline]] gpumem_status allocate_large(gpumem_pool pool, uint64_t size, gpumem_stream stream,
+                                               void** out_pointer, gpumem_error* error) {
+  if (take_briefly<Blocks::kLarge>(pool, size, InStreamIfAny{stream}, out_pointer, error))
+    return GPUMEM_SUCCESS;
+  return allocate_for(kAlloc, pool, size, 0, stream, out_pointer, error);
+}
+
+[[gnu::noinline]] gpumem_status allocate_in_stream(gpumem_pool pool, uint64_t size, gpumem_stream stream,
+                                                   void** out_pointer, gpumem_error* error) {
+  if (take_briefly<Blocks::kSmall>(pool, size, InStream{stream}, out_pointer, error)) [[likely]]
+    return GPUMEM_SUCCESS;
+  return allocate_for(kAlloc, pool, size, 0, stream, out_pointer, error);
+}
+
+[[gnu::noinline]] gpumem_status free_large(gpumem_pool pool, void* pointer, gpumem_stream stream,
+                                           gpumem_error* error) {
+  if (put_briefly<Blocks::kLarge>(pool, pointer, InStreamIfAny{stream}, error)) return GPUMEM_SUCCESS;
+  return free_for(kFree, pool, pointer, 0, stream, error);
+}
+
+[[gnu::noinline]] gpumem_status free_in_stream(gpumem_pool pool, void* pointer, gpumem_stream stream,
+                                               gpumem_error* error) {
+  if (put_briefly<Blocks::kSmall>(pool, pointer, InStream{stream}, error)) [[likely]]
+    return GPUMEM_SUCCESS;
+  return free_large(pool, pointer, stream, error);
 }
 
 }  // namespace
 
 gpumem_status gpumem_pool_alloc(gpumem_pool pool, uint64_t size, gpumem_stream stream, void** out_pointer,
                                 gpumem_error* error) {
-  if (take_briefly(pool, size, key_of(stream), out_pointer, error)) [[likely]]
+  if (!core::PoolClasses::is_small(size)) return allocate_large(pool, size, stream, out_pointer, error);
+  if (stream != nullptr) return allocate_in_stream(pool, size, stream, out_pointer, error);
+  if (take_briefly<Blocks::kSmall>(pool, size, WithoutStream{}, out_pointer, error)) [[likely]]
     return GPUMEM_SUCCESS;
-  return allocate_for(__func__, pool, size, 0, stream, out_pointer, error);
+  return allocate_for(kAlloc, pool, size, 0, nullptr, out_pointer, error);
 }
 
 gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t size, uint64_t alignment,
                                         gpumem_stream stream, void** out_pointer, gpumem_error* error) {
-  if (has_class(alignment) &&
-      take_briefly(pool, rounded(size, alignment), key_of(stream), out_pointer, error))
+  if (has_class(alignment) && take_any(pool, rounded(size, alignment), stream, out_pointer, error))
     return GPUMEM_SUCCESS;
   return allocate_for(__func__, pool, size, alignment, stream, out_pointer, error);
 }
@@ -206,7 +273,7 @@ gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t al
                                     void** out_pointer, gpumem_pool_attempt* out_attempt,
                                     gpumem_error* error) {
   if (has_class(alignment) && out_attempt == nullptr &&
-      take_briefly(pool, rounded(size, alignment), key_of(stream), out_pointer, error))
+      take_any(pool, rounded(size, alignment), stream, out_pointer, error))
     return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Order order = decode_allocation(decode, pool, size, alignment, stream, out_pointer);
@@ -228,15 +295,15 @@ gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t al
 }
 
 gpumem_status gpumem_pool_free(gpumem_pool pool, void* pointer, gpumem_stream stream, gpumem_error* error) {
-  if (put_briefly(pool, pointer, key_of(stream), error)) [[likely]]
+  if (stream != nullptr) return free_in_stream(pool, pointer, stream, error);
+  if (put_briefly<Blocks::kSmall>(pool, pointer, WithoutStream{}, error)) [[likely]]
     return GPUMEM_SUCCESS;
-  return free_for(__func__, pool, pointer, 0, stream, error);
+  return free_large(pool, pointer, nullptr, error);
 }
 
 gpumem_status gpumem_pool_free_sized(gpumem_pool pool, void* pointer, uint64_t size, gpumem_stream stream,
                                      gpumem_error* error) {
-  if (size <= kSizeMax && put_briefly(pool, pointer, key_of(stream), error)) [[likely]]
-    return GPUMEM_SUCCESS;
+  if (size <= kSizeMax && put_any(pool, pointer, stream, error)) return GPUMEM_SUCCESS;
   return free_for(__func__, pool, pointer, size, stream, error);
 }
 
@@ -295,7 +362,8 @@ gpumem_status gpumem_pool_free_batch(gpumem_pool pool, void* const* pointers, ui
 
 gpumem_status gpumem_pool_alloc_native(gpumem_pool pool, uint64_t size, void* native_stream,
                                        void** out_pointer, gpumem_error* error) {
-  if (take_briefly(pool, size, key_of_native(native_stream), out_pointer, error)) return GPUMEM_SUCCESS;
+  if (take_briefly<Blocks::kAll>(pool, size, InNativeStream{native_stream}, out_pointer, error))
+    return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Pool>(pool);
     decode.not_null(out_pointer, "out_pointer");
@@ -318,7 +386,8 @@ gpumem_status gpumem_pool_alloc_native(gpumem_pool pool, uint64_t size, void* na
 
 gpumem_status gpumem_pool_free_native(gpumem_pool pool, void* pointer, void* native_stream,
                                       gpumem_error* error) {
-  if (put_briefly(pool, pointer, key_of_native(native_stream), error)) return GPUMEM_SUCCESS;
+  if (put_briefly<Blocks::kAll>(pool, pointer, InUsableNativeStream{native_stream}, error))
+    return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Pool>(pool);
     GPUMEM_TRY(decode.done());

@@ -10,12 +10,10 @@ namespace gpumem::backend {
 // Marks the calling thread for as long as it lives.
 class HostFunctionMark {
  public:
-  HostFunctionMark() : before_(platform::host_function_process) {
-    platform::host_function_process = platform::process_epoch();
-  }
+  HostFunctionMark() : before_(platform::host_function_process) { set(platform::process_epoch()); }
   HostFunctionMark(const HostFunctionMark&) = delete;
   HostFunctionMark& operator=(const HostFunctionMark&) = delete;
-  ~HostFunctionMark() { platform::host_function_process = before_; }
+  ~HostFunctionMark() { set(before_); }
 
   // Not in a child that the function forks: that is a process like any other.
   static bool is_set() {
@@ -24,6 +22,12 @@ class HostFunctionMark {
   }
 
  private:
+  static void set(uint32_t process) noexcept {
+    platform::host_function_process = process;
+    // A thread that gets its record later, in the function, sees it then.
+    if (platform::thread_record_or_null != nullptr) platform::thread_record_or_null->choose_way();
+  }
+
   const uint32_t before_;
 };
 

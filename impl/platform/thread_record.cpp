@@ -61,8 +61,10 @@ constinit PerProcess<Overflow> overflow;
 // The record goes to the next new thread.
 void release_record(void* argument) {
   auto& record = *static_cast<ThreadRecord*>(argument);
+  void* const attachment = std::exchange(record.attachment, nullptr);
+  record.choose_way();
   // End the attachment while the thread has its record, because this may look at shared records.
-  if (void* const attachment = std::exchange(record.attachment, nullptr)) record.detach(attachment);
+  if (attachment != nullptr) record.detach(attachment);
   thread_record_or_null = nullptr;
   record.process.store(0, std::memory_order_release);
 }
@@ -145,6 +147,7 @@ ThreadRecord& make_thread_record() {
     }
   }
   record->process.store(process, std::memory_order_release);
+  record->choose_way();
   if (!has_membarrier()) fencing.by_threads = true;
   release_at_exit(*record);
   thread_record_or_null = record;

@@ -29,6 +29,12 @@ struct alignas(128) ThreadRecord {
   std::atomic<uint32_t> waiting{0};  // see Waiting
 
   // The thread's own.
+  // `process` if the thread has an attachment, and neither runs a function of the caller nor waits; otherwise
+  // kLongWay. Calls that change what the thread keeps take a short way only then.
+  uint32_t short_way = kLongWay;
+  bool takes_long_way() const { return short_way == kLongWay; }
+  static constexpr uint32_t kLongWay = UINT32_MAX;  // no process has this epoch
+  void choose_way() noexcept;
   uint32_t free_uses = (uint32_t{1} << kUses) - 1;  // bits of `uses`
 
   // What another layer keeps for the thread, and how to end it with the thread.
@@ -45,12 +51,17 @@ struct alignas(128) ThreadRecord {
 // Epoch of the process in which a function of the caller runs on this thread, or 0. Not in the record,
 // because a thread of a driver may have none, and cannot report that there is no memory for one.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local uint32_t host_function_process;
+inline void ThreadRecord::choose_way() noexcept {
+  const bool is_free =
+      attachment != nullptr && host_function_process == 0 && waiting.load(std::memory_order_relaxed) == 0;
+  short_way = is_free ? process.load(std::memory_order_relaxed) : kLongWay;
+}
 // Every call reads it, so it has a cache line of its own. Neither is ever taken back.
 struct alignas(128) Fencing {
   std::atomic<bool> by_threads{false};  // membarrier(2) is refused, so threads fence their own announcements
   std::atomic<bool> known_to_all{false};
 };
-extern constinit Fencing fencing;
+[[gnu::visibility("hidden")]] extern constinit Fencing fencing;
 
 // Makes the record of a thread that has none in this process. Throws std::bad_alloc.
 ThreadRecord& make_thread_record();
@@ -139,6 +150,7 @@ class Waiting {
     if (record_ == nullptr) return;  // it uses nothing
     record_->waiting.store(record_->waiting.load(std::memory_order_relaxed) + change,
                            std::memory_order_release);
+    record_->choose_way();
   }
   ThreadRecord* const record_;
 };
@@ -181,12 +193,32 @@ class Look {
   Look(const Look&) = delete;
   Look& operator=(const Look&) = delete;
   ~Look() {
-    if ((before_ & 1) == 0) record_.looking.store(before_ + 2, std::memory_order_release);
+    if ((before_ & 1) == 0) [[likely]]
+      record_.looking.store(before_ + 2, std::memory_order_release);
   }
 
  private:
   ThreadRecord& record_;
   const uint64_t before_;
+};
+
+// The same for a thread that looks at nothing yet, as at the beginning of a call.
+class FirstLook {
+ public:
+  explicit FirstLook(ThreadRecord& record) : record_(record) {
+    step(std::memory_order_relaxed);
+    order_announcement();
+  }
+  FirstLook(const FirstLook&) = delete;
+  FirstLook& operator=(const FirstLook&) = delete;
+  ~FirstLook() { step(std::memory_order_release); }
+
+ private:
+  // Loads again, which needs no register meanwhile.
+  void step(std::memory_order order) {
+    record_.looking.store(record_.looking.load(std::memory_order_relaxed) + 1, order);
+  }
+  ThreadRecord& record_;
 };
 
 // Fences, and waits until every look that began before the call has ended.

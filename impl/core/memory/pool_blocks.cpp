@@ -29,7 +29,7 @@ Error no_memory() {
 
 PoolRun::PoolRun(uint32_t index, uint64_t block_size, uint32_t blocks)
     : block_size_(block_size),
-      reciprocal_(((uint64_t{1} << kReciprocalShift) + block_size - 1) / block_size),
+      reciprocal_(index == kLarge ? 0 : UINT64_MAX / block_size + 1),
       class_index(index),
       count(blocks) {
   for (uint32_t i = 0; i < blocks; ++i)

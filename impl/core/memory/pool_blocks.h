@@ -38,14 +38,23 @@ struct alignas(64) PoolRun {
   // The index of the block at an address of this run; `count` or more if behind the last block.
   uint32_t index_of(uint64_t address) const {
     if (class_index == kLarge) return address - base() < block_size() ? 0 : 1;
-    return static_cast<uint32_t>((address - base()) * reciprocal_ >> kReciprocalShift);
+    return static_cast<uint32_t>(product(address) >> 64);
   }
-  std::atomic<uint8_t>& state(uint32_t index) const {
+  // The index of the small block that begins at an address; `count` or more if none does.
+  uint64_t index_of_first(uint64_t address) const {
+    const Product result = product(address);
+    const bool is_first = static_cast<uint64_t>(result) < reciprocal_;  // which is 0 for a large block
+    return is_first ? static_cast<uint64_t>(result >> 64) : UINT64_MAX;
+  }
+  std::atomic<uint8_t>& state(uint64_t index) const {
     return reinterpret_cast<std::atomic<uint8_t>*>(const_cast<PoolRun*>(this) + 1)[index];
   }
 
  private:
-  static constexpr uint64_t kReciprocalShift = 44;
+  // The offset times the reciprocal. Its upper half is the quotient. The lower half is the remainder times
+  // the reciprocal, plus what rounding that up adds: less than the offset, so less than a reciprocal.
+  __extension__ using Product = unsigned __int128;
+  Product product(uint64_t address) const { return Product{address - base()} * reciprocal_; }
   PoolRun(uint32_t class_index, uint64_t block_size, uint32_t count);
 
   std::atomic<uint64_t> base_{0};
@@ -81,9 +90,10 @@ class PoolBlocks {
 
   // The run that has an address; null if there is none.
   PoolRun* run_at(uint64_t address) const noexcept {
-    if (address >= kEnd) [[unlikely]]
+    const uint64_t place = address >> kRootShift;
+    if (place >= kRootEntries) [[unlikely]]
       return nullptr;
-    const Leaf* const leaf = root_[address >> kRootShift].load(std::memory_order_acquire);
+    const Leaf* const leaf = root_[place].load(std::memory_order_acquire);
     if (leaf == nullptr) [[unlikely]]
       return nullptr;
     return leaf[address >> kPageShift & (kLeafEntries - 1)].load(std::memory_order_acquire);
@@ -101,7 +111,7 @@ class PoolBlocks {
     if (index >= run->count || run->state(index).load(std::memory_order_acquire) == PoolRun::kFree)
       return false;
     out->size = run->block_size();
-    out->base = run->address_of_block(index);
+    out->base = run->base() + index * out->size;
     return true;
   }
 

@@ -24,12 +24,12 @@ class PoolClasses {
   uint64_t granule() const { return granule_; }
   uint32_t count() const { return index_of(kSmallMax) + 1; }
 
-  // The smallest class for a size of 1 to kSmallMax.
+  static constexpr bool is_small(uint64_t size) { return size - 1 < kSmallMax; }
+  // The smallest class for a small size.
   uint32_t index_of(uint64_t size) const {
     const uint64_t units = (size - 1) >> shift_;  // of the last byte
-    if (units < 8) return static_cast<uint32_t>(units);
-    const uint32_t power = static_cast<uint32_t>(std::bit_width(units)) - 1;
-    return 8 * (power - 2) + static_cast<uint32_t>(units >> (power - 3) & 7);
+    const uint32_t doubled = static_cast<uint32_t>(std::bit_width(units | 8)) - 4;
+    return 8 * doubled + static_cast<uint32_t>(units >> doubled);
   }
   uint64_t size_of(uint32_t index) const {
     if (index < 8) return uint64_t{index + 1} << shift_;

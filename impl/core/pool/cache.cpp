@@ -43,6 +43,7 @@ void PoolCache::attach(platform::ThreadRecord& record, uint32_t seat, uint64_t n
   if (record.attachment == nullptr) {
     record.attachment = new Table;
     record.detach = end_thread;
+    record.choose_way();
   }
   static_cast<Table*>(record.attachment)->entries[seat] = {number, cache};
 }

@@ -73,11 +73,15 @@ class PoolCache {
   static constexpr uint32_t kShelves = 9;
   // The current thread's cache of the pool with this seat and number; null if it has none.
   static PoolCache* of_thread(const platform::ThreadRecord& record, uint32_t seat, uint64_t number) noexcept {
-    const auto* const table = static_cast<const Table*>(record.attachment);
-    if (table == nullptr) [[unlikely]]
+    return record.attachment != nullptr ? attached(record, seat, number) : nullptr;
+  }
+  // The same if the thread has any.
+  static PoolCache* attached(const platform::ThreadRecord& record, uint32_t seat, uint64_t number) noexcept {
+    const Entry& entry = static_cast<const Table*>(record.attachment)->entries[seat];
+    if (entry.number != number) [[unlikely]]
       return nullptr;
-    const Entry& entry = table->entries[seat];
-    return entry.number == number ? entry.cache : nullptr;
+    if (entry.cache == nullptr) __builtin_unreachable();  // a number comes with a cache
+    return entry.cache;
   }
   // Enters a cache for the current thread. Throws std::bad_alloc.
   static void attach(platform::ThreadRecord& record, uint32_t seat, uint64_t number, PoolCache* cache);
@@ -92,7 +96,7 @@ class PoolCache {
   }
   PoolShelf* shelf(uint64_t key) const noexcept {
     PoolShelf* const found = shelves[place_of(key)].get();
-    return found != nullptr && found->key == key ? found : nullptr;
+    return found != nullptr && (key == PoolStream::kNone || found->key == key) ? found : nullptr;
   }
   void count(std::atomic<uint64_t>& counter, uint64_t change = 1) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
@@ -106,9 +110,9 @@ class PoolCache {
     PoolShelf::Bin& bin = found->bins[index];
     if (bin.count == 0) [[unlikely]]
       return nullptr;
-    const PoolFree& block = bin.blocks[--bin.count];
+    const PoolFree block = bin.blocks[--bin.count];
     block.state->store(PoolRun::kLive, std::memory_order_release);
-    count(allocated[index]);
+    count(counts[index].allocated);
     return pointer_to(block.address);
   }
   // Like take(), for a larger block of exactly this size.
@@ -127,27 +131,32 @@ class PoolCache {
     }
     return nullptr;
   }
-  // Puts a live block in; false if the pool must free it.
+  // Puts a live block in; false if the pool must free it, or put_large() be tried.
   [[gnu::always_inline]] bool put(uint64_t key, const PoolRun& run, uint64_t address) noexcept {
     PoolShelf* const found = open() ? shelf(key) : nullptr;
     if (found == nullptr) [[unlikely]]
       return false;
-    if (run.class_index == PoolRun::kLarge) return put_large(*found, run, address);
-    const uint32_t index = run.index_of(address);
-    PoolShelf::Bin& bin = found->bins[run.class_index];
-    if (index >= run.count || run.address_of_block(index) != address || bin.count == bin.capacity)
-        [[unlikely]]
+    const uint64_t index = run.index_of_first(address);
+    if (index >= run.count) [[unlikely]]
       return false;
+    const uint32_t class_index = run.class_index;
+    PoolShelf::Bin& bin = found->bins[class_index];
+    const uint32_t place = bin.count;
     std::atomic<uint8_t>& state = run.state(index);
-    if (state.load(std::memory_order_relaxed) != PoolRun::kLive) [[unlikely]]
+    if (place == bin.capacity || state.load(std::memory_order_relaxed) != PoolRun::kLive) [[unlikely]]
       return false;
     state.store(PoolRun::kFree, std::memory_order_release);
-    bin.blocks[bin.count++] = {address, &state};
-    count(freed[run.class_index]);
+    bin.blocks[place] = {address, &state};
+    bin.count = place + 1;
+    count(counts[class_index].freed);
     return true;
   }
 
-  [[gnu::noinline]] bool put_large(PoolShelf& shelf, const PoolRun& run, uint64_t address) noexcept {
+  bool put_large(uint64_t key, const PoolRun& run, uint64_t address) noexcept {
+    PoolShelf* const found = run.class_index == PoolRun::kLarge && open() ? shelf(key) : nullptr;
+    return found != nullptr && put_large(*found, run, address);
+  }
+  bool put_large(PoolShelf& shelf, const PoolRun& run, uint64_t address) noexcept {
     const uint64_t size = run.block_size();
     std::atomic<uint8_t>& state = run.state(0);
     if (run.base() != address || size > largest.load(std::memory_order_relaxed) ||
@@ -168,8 +177,11 @@ class PoolCache {
   std::atomic<bool> closed{false};
   std::atomic<uint64_t> largest{0};  // block that may be kept
   std::array<std::unique_ptr<PoolShelf>, kShelves> shelves;
-  std::array<std::atomic<uint64_t>, PoolClasses::kCountMax> allocated{};
-  std::array<std::atomic<uint64_t>, PoolClasses::kCountMax> freed{};
+  struct Counts {
+    std::atomic<uint64_t> allocated{0};
+    std::atomic<uint64_t> freed{0};
+  };
+  std::array<Counts, PoolClasses::kCountMax> counts;  // as far apart as the bins, so one product finds both
   std::atomic<uint64_t> large_allocated{0};
   std::atomic<uint64_t> large_allocated_bytes{0};
   std::atomic<uint64_t> kept_count{0};  // larger blocks on the shelves

@@ -225,8 +225,8 @@ void PoolCore::drain_all() noexcept {
 
 void PoolCore::count_back(PoolCache& cache) noexcept {
   for (uint32_t i = 0; i < classes_.count(); ++i) {
-    allocated_[i] += cache.allocated[i].exchange(0, std::memory_order_relaxed);
-    freed_[i] += cache.freed[i].exchange(0, std::memory_order_relaxed);
+    allocated_[i] += cache.counts[i].allocated.exchange(0, std::memory_order_relaxed);
+    freed_[i] += cache.counts[i].freed.exchange(0, std::memory_order_relaxed);
   }
   large_total_ += cache.large_allocated.exchange(0, std::memory_order_relaxed);
   large_total_bytes_ += cache.large_allocated_bytes.exchange(0, std::memory_order_relaxed);
@@ -514,7 +514,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index, bool least_chunk
   block.state->store(PoolRun::kLive, std::memory_order_release);
   if (bin != nullptr) {
     bin->count = static_cast<uint32_t>(found);
-    cache->count(cache->allocated[index]);
+    cache->count(cache->counts[index].allocated);
   } else {
     ++allocated_[index];
   }
@@ -768,7 +768,7 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   } else if (shelf != nullptr) {
     PoolShelf::Bin& bin = shelf->bins[run->class_index];
     bin.blocks[bin.count++] = {address, &state};
-    cache->count(cache->freed[run->class_index]);
+    cache->count(cache->counts[run->class_index].freed);
   } else if (before == PoolRun::kLive) {
     free_block(*order, *run, address);
   }

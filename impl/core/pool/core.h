@@ -64,6 +64,7 @@ class PoolCore final : public PoolCacheOwner {
   Result<void> open();
 
   Device& device() const { return device_; }
+  bool lost() const { return backend_.lost(); }
   static constexpr uint64_t kNoKey = UINT64_MAX;
   // The key of a native stream of a pool that trusts handles, else kNoKey. Not of CU_STREAM_PER_THREAD, which
   // is another stream in each thread.
@@ -78,26 +79,30 @@ class PoolCore final : public PoolCacheOwner {
   bool on_host() const { return !request_.memory.kind->on_device && !request_.memory.kind->managed; }
 
   // ---- the warm path, inside a Look: null or false if the pool must see to it ----
-  [[gnu::always_inline]] void* take(const platform::ThreadRecord& record, uint64_t key,
-                                    uint64_t size) const noexcept {
-    PoolCache* const cache = PoolCache::of_thread(record, seat_, number_);
-    if (cache == nullptr) [[unlikely]]
-      return nullptr;
-    if (size - 1 < PoolClasses::kSmallMax) [[likely]]
-      return cache->take(key, classes_.index_of(size));
-    if (size - 1 >= PoolShelf::kLargeSize) return nullptr;
+  // Only for threads with an attachment.
+  [[gnu::always_inline]] void* take_small(const platform::ThreadRecord& record, uint64_t key,
+                                          uint64_t size) const noexcept {
+    PoolCache* const cache = PoolCache::attached(record, seat_, number_);
+    return cache != nullptr ? cache->take(key, classes_.index_of(size)) : nullptr;
+  }
+  void* take_large(const platform::ThreadRecord& record, uint64_t key, uint64_t size) const noexcept {
+    PoolCache* const cache = PoolCache::attached(record, seat_, number_);
+    if (cache == nullptr || size - 1 >= PoolShelf::kLargeSize) return nullptr;
     return cache->take_large(key, round_up(size, PoolClasses::kPage));
   }
-  [[gnu::always_inline]] bool put(const platform::ThreadRecord& record, uint64_t key,
-                                  const void* pointer) const noexcept {
-    // In a callback, whose call may use the block.
-    if (record.waiting.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      return false;
-    PoolCache* const cache = PoolCache::of_thread(record, seat_, number_);
+  // Not in a callback, whose call may use the block.
+  [[gnu::always_inline]] bool put_small(const platform::ThreadRecord& record, uint64_t key,
+                                        const void* pointer) const noexcept {
+    PoolCache* const cache = PoolCache::attached(record, seat_, number_);
     if (cache == nullptr) [[unlikely]]
       return false;
     const PoolRun* const run = blocks_.run_at(address_of(pointer));
     return run != nullptr && cache->put(key, *run, address_of(pointer));
+  }
+  bool put_large(const platform::ThreadRecord& record, uint64_t key, const void* pointer) const noexcept {
+    PoolCache* const cache = PoolCache::attached(record, seat_, number_);
+    const PoolRun* const run = blocks_.run_at(address_of(pointer));
+    return cache != nullptr && run != nullptr && cache->put_large(key, *run, address_of(pointer));
   }
 
   // ---- the rest ----
@@ -355,6 +360,7 @@ class PoolCore final : public PoolCacheOwner {
   const std::shared_ptr<Context> context_;
   PoolNeighbors& neighbors_;
   Device& device_;
+  const backend::Device& backend_;
   const PoolRequest request_;
   const PoolClasses classes_;
   uint64_t number_;

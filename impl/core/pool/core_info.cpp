@@ -40,10 +40,10 @@ PoolCore::Counts PoolCore::counts_of(uint32_t index) const noexcept {
   // Read the frees first, so that a block which comes and goes meanwhile does not count as freed alone.
   uint64_t freed = freed_[index];
   for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
-    freed += cache->freed[index].load(std::memory_order_acquire);
+    freed += cache->counts[index].freed.load(std::memory_order_acquire);
   uint64_t allocated = allocated_[index];
   for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
-    allocated += cache->allocated[index].load(std::memory_order_relaxed);
+    allocated += cache->counts[index].allocated.load(std::memory_order_relaxed);
   // The threads store both without an order.
   return {allocated, allocated - std::min(freed, allocated)};
 }

@@ -26,6 +26,7 @@ PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest
     : context_(std::move(context)),
       neighbors_(neighbors),
       device_(device),
+      backend_(device.backend()),
       request_(std::move(request)),
       classes_(granule_of(*request_.memory.kind)),
       number_(next_number()),

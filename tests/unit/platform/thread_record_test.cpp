@@ -132,6 +132,39 @@ TEST(ThreadRecord, GoesToTheNextThreadWhenItsThreadEnds) {
   EXPECT_EQ(records.size(), 1U);
 }
 
+// A short way reads the attachment without looking whether there is one.
+TEST(ThreadRecord, OnlyAThreadWithAnAttachmentHasAShortWay) {
+  std::thread([] {
+    ThreadRecord& record = thread_record();
+    EXPECT_TRUE(record.takes_long_way());
+    static bool kept = true;  // outlives the thread's stack
+    record.attachment = &kept;
+    record.detach = [](void* attachment) noexcept {
+      *static_cast<bool*>(attachment) = false;
+      EXPECT_TRUE(thread_record().takes_long_way());
+    };
+    record.choose_way();
+    EXPECT_EQ(record.short_way, process_epoch());
+    {
+      const Waiting outer;
+      { const Waiting inner; }
+      EXPECT_TRUE(record.takes_long_way());
+      EXPECT_EQ(exit_code_of([&] {
+                  if (record.short_way == known_process_epoch()) return 1;
+                  return thread_record().takes_long_way() ? 2 : 3;
+                }),
+                2);
+    }
+    EXPECT_EQ(exit_code_of([&] {
+                if (record.short_way == known_process_epoch()) return 1;
+                return thread_record().short_way == process_epoch() ? 2 : 3;
+              }),
+              2);
+    EXPECT_EQ(record.short_way, process_epoch());
+  }).join();
+  std::thread([] { EXPECT_TRUE(thread_record().takes_long_way()); }).join();
+}
+
 // The program's own data of a thread may end later than the library's, and call it again.
 TEST(ThreadRecord, AThreadThatCallsWhileItEndsLeavesNoRecordBehind) {
   static std::atomic<int> late_calls;
@@ -306,6 +339,21 @@ TEST(ThreadRecord, ALookIsWaitedFor) {
   }
   EXPECT_EQ(record.looking & 1, 0U);
   auto look = std::make_unique<Look>(record);
+  EXPECT_TRUE(waits([] { wait_for_looks(); }, [&] { look.reset(); }));
+}
+
+TEST(ThreadRecord, AFirstLookIsWaitedFor) {
+  ThreadRecord& record = thread_record();
+  {
+    const FirstLook look(record);
+    {
+      const Look within(record);
+      EXPECT_EQ(record.looking & 1, 1U);
+    }
+    EXPECT_EQ(record.looking & 1, 1U) << "the outer one goes on";
+  }
+  EXPECT_EQ(record.looking & 1, 0U);
+  auto look = std::make_unique<FirstLook>(record);
   EXPECT_TRUE(waits([] { wait_for_looks(); }, [&] { look.reset(); }));
 }
 

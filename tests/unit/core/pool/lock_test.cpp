@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "contract/host_function_mark.h"
+#include "core/object/callback.h"
 #include "core/pool/cache.h"
 #include "interface_support.h"
 
@@ -104,6 +106,54 @@ TEST_F(PoolLocks, an_alignment_that_blocks_of_a_class_have_costs_no_lock) {
     }
     CALL(gpumem_pool_destroy, pool);
   }
+}
+
+// The short ways ask nothing but the thread's record whether it runs a function of the caller.
+TEST_F(PoolLocks, no_function_of_the_caller_takes_a_short_way) {
+  const gpumem_pool pool = create(GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS);
+  gpumem_stream stream = nullptr;
+  CALL(gpumem_stream_create, session_.device(), nullptr, &stream);
+  void* native = nullptr;
+  CALL(gpumem_host_native_stream_create, session_.device(), &native);
+  for (const uint64_t size : {4 * kKiB, 2 * kMiB}) {
+    void* block = nullptr;
+    const auto take = [&](int how) {
+      return how == 2 ? gpumem_pool_alloc_native(pool, size, native, &block, nullptr)
+                      : gpumem_pool_alloc(pool, size, how == 1 ? stream : nullptr, &block, nullptr);
+    };
+    const auto give = [&](int how) {
+      return how == 2 ? gpumem_pool_free_native(pool, block, native, nullptr)
+                      : gpumem_pool_free(pool, block, how == 1 ? stream : nullptr, nullptr);
+    };
+    for (int how = 0; how < 3; ++how) {
+      const auto pair = [&] {
+        EXPECT_EQ(take(how), GPUMEM_SUCCESS);
+        EXPECT_EQ(give(how), GPUMEM_SUCCESS);
+      };
+      pair();
+      EXPECT_EQ(locks_in(pair), 0U);
+      {
+        const backend::HostFunctionMark mark;
+        EXPECT_EQ(take(how), GPUMEM_ERROR_INVALID_STATE);
+      }
+      EXPECT_EQ(locks_in([&] { EXPECT_EQ(take(how), GPUMEM_SUCCESS); }), 0U);
+      {
+        const backend::HostFunctionMark mark;
+        EXPECT_EQ(give(how), GPUMEM_ERROR_INVALID_STATE);
+      }
+      {
+        const core::Callback callback;
+        { const core::Callback inner; }
+        // The pool sees whether the call that waits uses the block.
+        EXPECT_NE(locks_in([&] { EXPECT_EQ(give(how), GPUMEM_SUCCESS); }), 0U);
+      }
+      pair();
+      EXPECT_EQ(locks_in(pair), 0U) << "again";
+    }
+  }
+  CALL(gpumem_pool_destroy, pool);
+  CALL(gpumem_stream_destroy, stream);
+  CALL(gpumem_host_native_stream_destroy, session_.device(), native);
 }
 
 }  // namespace

@@ -308,9 +308,11 @@ TEST(PoolBlocks, every_address_finds_its_block) {
     blocks.set(base, chunk, run);
     for (uint32_t n = 0; n < run->count; ++n) {
       const uint64_t first = run->address_of_block(n);
-      for (const uint64_t offset : {uint64_t{0}, size - 1, random() % size}) {
+      for (const uint64_t offset : {uint64_t{0}, uint64_t{1}, size - 1, random() % size}) {
         ASSERT_EQ(blocks.run_at(first + offset), run);
         ASSERT_EQ(run->index_of(first + offset), n) << size << " + " << offset;
+        const uint64_t index = run->index_of_first(first + offset);
+        ASSERT_EQ(offset == 0 ? index == n : index >= run->count, true) << size << " + " << offset;
       }
     }
     PoolBlocks::Block found;
@@ -321,11 +323,20 @@ TEST(PoolBlocks, every_address_finds_its_block) {
     EXPECT_EQ(found.size, size);
     if (chunk % size != 0) {
       EXPECT_FALSE(blocks.find(base + chunk - 1, &found)) << "behind the last block";
+      EXPECT_GE(run->index_of_first(base + run->count * size), run->count);
     }
     blocks.clear(base, chunk);
     blocks.recycle(run);
     EXPECT_EQ(blocks.run_at(base), nullptr);
   }
+}
+
+TEST(PoolBlocks, a_large_block_is_none_of_the_small_ones) {
+  const auto run = PoolRun::make(PoolRun::kLarge, PoolClasses::kPage, 1);
+  run->set_place(PoolClasses::kPage, 3 * PoolClasses::kPage);
+  EXPECT_EQ(run->index_of(4 * PoolClasses::kPage - 1), 0U);
+  EXPECT_GE(run->index_of(4 * PoolClasses::kPage), run->count);
+  EXPECT_GE(run->index_of_first(PoolClasses::kPage), run->count);
 }
 
 // A page that was never touched costs a fault to be read, and the root has 128 pages.
