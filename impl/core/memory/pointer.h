@@ -117,7 +117,7 @@ inline void* advance(void* base, uint64_t offset) {
     out->device_pointer = advance(region.info().device_pointer, offset);
   }
   if (blocks != nullptr) {
-    out->kind = GPUMEM_KIND_POOL;
+    out->kind = kinds::pool.kind;
     out->base = pointer_to(address_of(pointer) - (region.address() + offset - block.base));
     out->size = block.size;
     out->memory = nullptr;
