@@ -206,17 +206,18 @@ class Look {
 class FirstLook {
  public:
   explicit FirstLook(ThreadRecord& record) : record_(record) {
-    step(std::memory_order_relaxed);
+    step<std::memory_order_relaxed>();
     order_announcement();
   }
   FirstLook(const FirstLook&) = delete;
   FirstLook& operator=(const FirstLook&) = delete;
-  ~FirstLook() { step(std::memory_order_release); }
+  ~FirstLook() { step<std::memory_order_release>(); }
 
  private:
-  // Loads again, which needs no register meanwhile.
-  void step(std::memory_order order) {
-    record_.looking.store(record_.looking.load(std::memory_order_relaxed) + 1, order);
+  // Loads again, which needs no register meanwhile. Inlined in code that is built for size too.
+  template <std::memory_order kOrder>
+  [[gnu::always_inline]] void step() {
+    record_.looking.store(record_.looking.load(std::memory_order_relaxed) + 1, kOrder);
   }
   ThreadRecord& record_;
 };
