@@ -537,13 +537,15 @@ Method import_definition{"from_dlpack", reinterpret_cast<void*>(import_capsule),
 /** Takes the objects of Python that the functions need. Call it with the lock of the interpreter. `sizes` is
  * that of Described and that of Objects, to tell versions apart.
  *
- * \return the table of functions, valid as long as the process lives; NULL outside an interpreter, or if the
- * sizes are other ones, or if another interpreter has them */
+ * \return the table of functions, valid as long as the process lives; NULL outside an interpreter, in any but
+ * the main one, or if the sizes are other ones, or if another import has them */
 EXPORT const void* gpumem_dlpack_start(size_t sizes, const Objects* wanted) {
   const bool taken = life.load(std::memory_order_acquire) % 2 == 1;
   if (PyObject_GetAttr == nullptr || sizes != sizeof(Described) + sizeof(Objects) ||
       (taken && objects.describe != wanted->describe))
     return nullptr;
+  // Elsewhere PyGILState_Ensure() waits for the lock that its own thread has, up to Python 3.11.
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) return nullptr;
   if (taken) return &kApi;
   for (size_t i = 0; i < names.size(); ++i) {
     names[i] = PyUnicode_InternFromString(kTexts[i]);

@@ -22,6 +22,8 @@ constexpr int kPositional = 0x80, kWithKeywords = 0x82, kOneArgument = 0x8;
 extern "C" {
 __attribute__((weak)) void* PyEval_SaveThread();
 __attribute__((weak)) void PyEval_RestoreThread(void* thread);
+__attribute__((weak)) void* PyInterpreterState_Get();
+__attribute__((weak)) void* PyInterpreterState_Main();
 __attribute__((weak)) int PyGILState_Ensure();
 __attribute__((weak)) void PyGILState_Release(int state);
 __attribute__((weak)) void Py_IncRef(void* object);

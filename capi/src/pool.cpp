@@ -46,7 +46,7 @@ Result<void*> allocate(core::PoolCore& core, const core::PoolStream& stream, uin
 Result<void> free_block(core::PoolCore& core, const core::PoolStream& stream, void* pointer, uint64_t size) {
   if (pointer == nullptr) return {};  // of a batch
   platform::ThreadRecord& record = platform::thread_record();
-  if (stream.capture.id == 0 && !record.takes_long_way()) {
+  if (stream.capture.id == 0 && !record.takes_long_way()) {  // a callback may take a kept block, but put none
     const platform::Look look(record);
     if (core.put_small(record, stream.key, pointer) || core.put_large(record, stream.key, pointer)) return {};
   }

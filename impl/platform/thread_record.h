@@ -202,7 +202,8 @@ class Look {
   const uint64_t before_;
 };
 
-// The same for a thread that looks at nothing yet, as at the beginning of a call.
+// The same for a thread that looks at nothing yet, as at the beginning of a call. Within another look it
+// would end that one.
 class FirstLook {
  public:
   explicit FirstLook(ThreadRecord& record) : record_(record) {

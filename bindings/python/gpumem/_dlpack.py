@@ -102,7 +102,7 @@ def functions() -> _Functions:
     table = start(struct.calcsize(_DESCRIBED) + ctypes.sizeof(_Objects),
                   _Objects(_describe, _wrap, _memory.generation, _memory.View, _EXPORT, types))
     if not table:
-        raise LibraryNotFound(f"{file} is of another version, or used by another interpreter or import of gpumem in this process")
+        raise LibraryNotFound(f"{file} is of another version, or used by another import of gpumem in this process, or this is not the main interpreter")
     end = library.gpumem_dlpack_end
     end.argtypes, end.restype = [], None
     _ends.append(end)

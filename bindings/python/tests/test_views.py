@@ -1200,6 +1200,23 @@ assert not hasattr(gpumem.View, "__dlpack_c_exchange_api__")
 view.free()
 """, GPUMEM_PYTHON_LIBRARY=file)[0], 0)
 
+    @unittest.skipUnless(sys.version_info < (3, 12), "the module has another name")
+    def test_dlpack_in_a_subinterpreter(self):
+        """It is refused: functions of C wait there for a lock that their own thread has, up to Python 3.11."""
+        code = """
+import gpumem
+view = gpumem.Instance("host").device(0).memory(64, "pinned").view()
+for use in 2 * (view.__dlpack__, view.__arrow_c_device_array__):
+    try:
+        use()
+    except gpumem.errors.LibraryNotFound as problem:
+        assert "this is not the main interpreter" in str(problem), problem
+    else:
+        raise AssertionError(use)
+view.free()
+"""
+        self.assertEqual(python(f"import _xxsubinterpreters as all\nall.run_string(all.create(), {code!r})")[0], 0)
+
     @on_host
     def test_no_cuda_arrays_on_host(self):
         with self.pinned() as memory, self.device.memory(64) as device:

@@ -398,6 +398,7 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
 // stream can be marked since it was passed to this call, but not the legacy default stream, where a mark
 // spoils a capture that begins meanwhile.
 void PoolCore::await_free(Order& own, uint64_t size) {
+  end_chunks(own);  // the mark is behind it
   if (!at_once_ && own.has_stream() && !own.stream()->is_default() && own.mark(true)) ++marks_;
   mark_all();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
@@ -405,7 +406,6 @@ void PoolCore::await_free(Order& own, uint64_t size) {
     poll();
   } while (!may_grow(own, size) && worth_waiting() && std::chrono::steady_clock::now() < deadline);
   sweep();
-  end_chunks(own);
 }
 
 size_t PoolCore::gather(Order& order, uint32_t index, PoolFree* out, size_t count) {
@@ -647,7 +647,7 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
   const Cleanup waits_again([&] { at_once_ = false; });
   const auto order = order_of(stream);
   const uint64_t bytes_before = source_.bytes();
-  const Cleanup note([&] { grew = source_.bytes() > bytes_before; });
+  const Cleanup note([&, before = grows_] { grew = grows_ != before; });
   Cleanup shrink([&] {
     try {
       if (source_.in_range() && source_.bytes() > bytes_before) {

@@ -286,7 +286,7 @@ class PoolCore final : public PoolCacheOwner {
   // Bytes that the pool takes before it moves what it has, if this much is needed.
   static uint64_t ample(uint64_t needed);
   // Whether it may grow by as much, counting what it can move, before work is complete that still runs.
-  bool may_grow(const Order& order, uint64_t size) const;
+  bool may_grow(const Order& order, uint64_t size);
   Result<void> grow_range(Order& order, uint64_t size);
   // Pieces that are taken out of the space, to be mapped elsewhere.
   struct Moving {
@@ -294,9 +294,9 @@ class PoolCore final : public PoolCacheOwner {
     uint64_t size = 0;
     PoolPassing passing;
   };
-  // Takes out pieces of at least `wanted` bytes that are free in an order, if there are as many. Returns
+  // Takes out pieces of at least `wanted` bytes that can move for an order, if there are as many. Returns
   // their bytes.
-  uint64_t take_out(PoolSpace::Order order, uint64_t wanted, std::vector<Moving>& out);
+  uint64_t take_out(const Order& order, uint64_t wanted, std::vector<Moving>& out);
   // Takes back all that is free: what threads keep, what is kept back, and what work has passed.
   void collect();
   uint64_t release_free(uint64_t wanted);
@@ -304,6 +304,8 @@ class PoolCore final : public PoolCacheOwner {
   void unmap_old() noexcept;
   template <class F>
   uint64_t take_free(PoolSpace::Order order, uint64_t wanted, F take);
+  template <class F>
+  uint64_t take_movable(const Order& order, uint64_t wanted, F take);
   static Result<void> require_no_capture(const Order& order);
   // More than the limit, so that giving back what is free would not help.
   bool never_fits(uint64_t size) const { return limit_ != 0 && size > std::max(limit_, source_.bytes()); }

@@ -57,7 +57,7 @@ uint64_t PoolCore::take_free(PoolSpace::Order order, uint64_t wanted, F take) {
   return taken;
 }
 
-// Frees, in the order, chunks whose blocks are all free in it or for all.
+// A chunk whose blocks are all free, in the order or for all, becomes free space of the order.
 void PoolCore::end_chunks(Order& order) {
   const uint64_t epoch = order.epoch();
   for (uint32_t index = 0; index < classes_.count() && !order.is_none(); ++index) {
@@ -86,6 +86,14 @@ void PoolCore::end_chunks(Order& order) {
   }
 }
 
+// The same for pieces that can move for the next work of an order.
+template <class F>
+uint64_t PoolCore::take_movable(const Order& order, uint64_t wanted, F take) {
+  const uint64_t taken = take_free(PoolSpace::kAny, wanted, take);
+  if (taken >= wanted || order.is_none() || !source_.has_addresses_to_move()) return taken;
+  return taken + take_free(order.number(), wanted - taken, take);
+}
+
 // Only its callees allocate.
 uint64_t PoolCore::release_free(uint64_t wanted) {
   settle_orders();
@@ -110,8 +118,8 @@ void PoolCore::unmap_old() noexcept {
   (void)source_.unmap_old();
 }
 
-uint64_t PoolCore::take_out(PoolSpace::Order order, uint64_t wanted, std::vector<Moving>& out) {
-  return take_free(order, wanted, [&](uint64_t base, uint64_t size) {
+uint64_t PoolCore::take_out(const Order& order, uint64_t wanted, std::vector<Moving>& out) {
+  return take_movable(order, wanted, [&](uint64_t base, uint64_t size) {
     space_.prepare(out.size() + 2);  // what is put back needs none then
     out.push_back({base, size, {}});
     out.back().passing = space_.remove(base, size);
@@ -152,12 +160,13 @@ uint64_t PoolCore::ample(uint64_t needed) {
   return needed + std::max(needed / 128, std::min(64 * kMiB, needed / 32));
 }
 
-bool PoolCore::may_grow(const Order& order, uint64_t size) const {
+bool PoolCore::may_grow(const Order& order, uint64_t size) {
   if (!source_.can_move()) return false;
-  const uint64_t most = ample(std::max(most_needed_, space_.taken_bytes() + size));
-  uint64_t free = space_.free_bytes(PoolSpace::kAny);
-  if (source_.has_addresses_to_move()) free += space_.free_bytes(order.number());
-  return source_.bytes() + size <= (limit_ == 0 ? most : std::min(limit_, most)) + free;
+  uint64_t most = ample(std::max(most_needed_, space_.taken_bytes() + size));
+  if (limit_ != 0) most = std::min(limit_, most);
+  if (source_.bytes() + size <= most) return true;
+  const uint64_t surplus = source_.bytes() + size - most;
+  return take_movable(order, surplus, [](uint64_t /*base*/, uint64_t /*size*/) { return true; }) >= surplus;
 }
 
 // Maps memory next to free memory, where the least is needed. If the pool has much more than it ever used at
@@ -202,15 +211,8 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size) {
   while (added != UINT64_MAX && !never_fits(size)) {
     if (source_.bytes() + added <= target + moved) break;
     const uint64_t surplus = source_.bytes() + added - target - moved;
-    uint64_t found = 0;
-    if (source_.can_move()) {
-      found = take_out(PoolSpace::kAny, surplus, moving);
-      if (found < surplus && source_.has_addresses_to_move())
-        found += take_out(order.number(), surplus - found, moving);
-      moved += found;
-    } else {
-      found = release_free(surplus);
-    }
+    const uint64_t found = source_.can_move() ? take_out(order, surplus, moving) : release_free(surplus);
+    if (source_.can_move()) moved += found;
     if (found == 0) break;
     plan();
   }
@@ -230,12 +232,13 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size) {
   }
   if (done >= added) return {};
   // What is too large for the place makes room for a new piece, as far as it may be released.
-  std::erase_if(moving, [&](const Moving& piece) {
-    const bool goes = source_.bytes() + added > target + done && piece.passing.order == PoolSpace::kAny &&
-                      source_.release(piece.base);
-    releases_ += goes ? 1 : 0;
-    return goes;
-  });
+  settle_orders();
+  for (size_t i = moving.size(); i-- > 0 && source_.bytes() + added > target + done;) {
+    if (moving[i].passing.order != PoolSpace::kAny || !source_.release(moving[i].base)) continue;
+    moving[i] = moving.back();
+    moving.pop_back();
+    ++releases_;
+  }
   // Grow by more at a time, if that was requested.
   const uint64_t more = std::min(round_up(std::max(added, request_.segment_size), granularity), room);
   if (more > added && done == 0 && (limit_ == 0 || source_.bytes() + more <= limit_) && check_room(more))

@@ -139,7 +139,7 @@ class PoolOrder {
     uint64_t epoch = 0;
     std::vector<PoolFree> blocks;
   };
-  // The last group may be empty, as its memory is used again, and those between the first and the last.
+  // Any group may be empty; if there are several, some block is free.
   using Shelf = std::deque<Group>;
   static size_t pop_from(std::vector<PoolFree>& group, PoolFree* out, size_t count);
 

@@ -115,17 +115,22 @@ Result<void> PoolSource::reserve_addresses(const PoolBlocks& blocks) {
 }
 
 Result<void> PoolSource::unmap_old() {
+  Result<void> all;
   for (auto next = old_.begin(); next != old_.end();) {
     const auto old = next++;
     const uint64_t base = old->first;
     const uint64_t size = old->second.size;
     if (old->second.passing.order != PoolSpace::kAny) continue;
-    GPUMEM_TRY(give_back<Range>(
-        range_, [&](Ref<Range> range) { return unmap_range(std::move(range), base - begin_, size); }));
+    auto unmapped = give_back<Range>(
+        range_, [&](Ref<Range> range) { return unmap_range(std::move(range), base - begin_, size); });
+    if (!unmapped) {
+      if (all) all = unmapped;
+      continue;
+    }
     old_bytes_ -= size;
     old_.erase(old);
   }
-  return {};
+  return all;
 }
 
 void PoolSource::pass(PoolSpace::Order order, uint64_t epoch) noexcept {
@@ -152,6 +157,7 @@ Result<void> PoolSource::move(uint64_t from, uint64_t to, PoolPassing passing) {
   const auto old = old_.insert(pieces_.extract(from)).position;
   old->second.passing = passing;
   old_bytes_ += old->second.size;
+  pieces_.at(to).moved_from = from;
   return {};
 }
 
@@ -241,6 +247,10 @@ Result<void> PoolSource::release(uint64_t base) {
   const auto piece = pieces_.find(base);
   const uint64_t size = piece->second.size;
   const uint64_t handle = piece->second.handle;
+  const auto old = old_.find(piece->second.moved_from);
+  if (old != old_.end() && old->second.passing.order != PoolSpace::kAny) {
+    return make_error(GPUMEM_ERROR_BUSY, "work may still use the memory at the addresses that it had before");
+  }
   if (in_range()) {
     auto range = held<Range>(range_);
     if (!range) return range.error();

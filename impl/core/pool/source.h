@@ -53,8 +53,9 @@ class PoolSource {
 
   struct Piece {
     uint64_t size = 0;
-    uint64_t handle = 0;  // of the memory; 0: pages of the system, or mapped
-    PoolPassing passing;  // of an old mapping: what uses it
+    uint64_t handle = 0;      // of the memory; 0: pages of the system, or mapped
+    uint64_t moved_from = 0;  // its memory stays as long as it is mapped there
+    PoolPassing passing;      // of an old mapping: what uses it
   };
   using Pieces = std::map<uint64_t, Piece>;
 
@@ -64,7 +65,7 @@ class PoolSource {
   bool can_move() const { return in_range() && memory_.handle_types == 0; }
   // Moves a piece to where nothing is mapped. Work that is `passing` may use it at its old place.
   Result<void> move(uint64_t from, uint64_t to, PoolPassing passing);
-  // Whether the old mappings leave enough addresses to add some more.
+  // Whether old mappings have less than an eighth of the addresses, so that more may be left.
   bool has_addresses_to_move() const { return old_bytes_ < (end_ - begin_) / 8; }
   // Call when the work of the order is complete up to an epoch.
   void pass(PoolSpace::Order order, uint64_t epoch) noexcept;

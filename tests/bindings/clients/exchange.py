@@ -79,9 +79,15 @@ def main():
         run(f"gpumem to gpumem, {memory.kind} memory", lambda memory=memory: same(memory))
 
     def arrow(memory):
-        for _ in range(3):
-            schema, array = memory.view("f4").__arrow_c_device_array__()
-            assert fail_with_arrow(get_pointer(schema, b"arrow_schema"), get_pointer(array, b"arrow_device_array"))
+        seen = []
+        before, sys.unraisablehook = sys.unraisablehook, lambda problem: seen.append(str(problem.exc_value))
+        try:
+            for _ in range(3):
+                schema, array = memory.view("f4").__arrow_c_device_array__()
+                assert fail_with_arrow(get_pointer(schema, b"arrow_schema"), get_pointer(array, b"arrow_device_array"))
+        finally:
+            sys.unraisablehook = before
+        assert not seen, seen
     run("a consumer of Arrow that fails releases what it has", lambda: arrow(memories[-1]))
 
     theirs = None

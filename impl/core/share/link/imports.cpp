@@ -920,7 +920,7 @@ Result<ShareHandle> Imports::keep(Arrival arrival) {
   return handle;
 }
 
-// On the sharing thread: starting one costs a new process about as much as asking for the handle.
+// Not on the background thread: its start costs a new process about as much as asking for the handle.
 void tidy_arrivals(Context& context) noexcept {
   Arrivals& arrivals = Imports::of(context).arrivals();
   if (!arrivals.any()) return;
