@@ -398,7 +398,7 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
 // stream can be marked since it was passed to this call, but not the legacy default stream, where a mark
 // spoils a capture that begins meanwhile.
 void PoolCore::await_free(Order& own, uint64_t size) {
-  end_chunks(own);  // the mark is behind it
+  end_chunks(own);  // first, so that the mark is behind it
   if (!at_once_ && own.has_stream() && !own.stream()->is_default() && own.mark(true)) ++marks_;
   mark_all();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
