@@ -259,6 +259,43 @@ worker.wake_up()
 assert worker.intact()
 ''', **WITH)
 
+    def test_garbage_is_collected_while_memory_is_copied(self):
+        python(LOADED + '''
+import gc, threading
+from gpumem import _library as c
+
+copying, collecting, real = threading.Event(), threading.Event(), c.gpumem_group_sleep
+def sleep(*arguments):
+    copying.set()
+    assert collecting.wait(60), "collects when all is copied"
+    return real(*arguments)
+c.gpumem_group_sleep = sleep
+def collect():
+    collecting.set()
+    assert copying.wait(60), "collects before it copies"
+gc.collect = collect
+worker.sleep()
+assert state() == "SUSPENDED"
+worker.wake_up()
+assert worker.intact()
+
+from gpumem.adapters import vllm
+vllm.started = lambda function: False  # no thread is to be had
+gc.collect, collected = lambda: collected.append(state()), []
+c.gpumem_group_sleep = real
+worker.sleep()
+assert collected == ["SUSPENDED"], collected
+worker.wake_up()
+
+c.gpumem_group_sleep = lambda *_: c.GPUMEM_ERROR_OUT_OF_HOST_MEMORY
+try:
+    worker.sleep()
+    raise AssertionError("it sleeps")
+except gpumem.OutOfHostMemory:
+    pass
+assert state() == "RUNNING" and worker.intact()
+''', **WITH)
+
     def test_level_2_keeps_nothing(self):
         python(LOADED + '''
 worker.sleep(2)

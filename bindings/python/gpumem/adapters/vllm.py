@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import threading
+import time
 from typing import Iterator, List, Optional, Tuple, Union
 
 import torch
 from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
 
+from .._waits import started
 from ..errors import Error
 from ._torch_sleep import Saver
 
@@ -53,10 +56,24 @@ class Allocator(Saver):
 
     def sleep(self, offload_tags: Union[Tuple[str, ...], str, None] = None) -> None:
         """Frees all memory, and keeps the content of that with these tags; None means the default tag."""
+        collected = threading.Lock()
+        collected.acquire()
+
+        def collect() -> None:
+            time.sleep(0.001)  # until the other thread copies, which needs no lock of Python
+            try:
+                gc.collect()
+            finally:
+                collected.release()
+
+        aside = started(collect)
         for tag in _tuple(self.default_tag if offload_tags is None else offload_tags):
             self.put_to_sleep("pinned", tag)
         self.put_to_sleep("drop", None)  # what sleeps already stays as it is
-        gc.collect()
+        if aside:
+            collected.acquire()
+        else:
+            gc.collect()
         torch.cuda.empty_cache()
 
     def discard(self, tags: Union[Tuple[str, ...], str]) -> None:
