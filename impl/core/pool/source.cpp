@@ -154,10 +154,11 @@ Result<void> PoolSource::move(uint64_t from, uint64_t to, PoolPassing passing) {
     return make_physical(context_, mapping.device, memory_.name,
                          [&] { return range.reservation().retain(offset, mapping.facts); });
   }));
-  const auto old = old_.insert(pieces_.extract(from)).position;
-  old->second.passing = passing;
-  old_bytes_ += old->second.size;
-  pieces_.at(to).moved_from = from;
+  point_old(from, to);
+  Piece& old = old_.insert(pieces_.extract(from)).position->second;
+  old.moved_to = to;
+  old.passing = passing;
+  old_bytes_ += old.size;
   return {};
 }
 
@@ -247,8 +248,9 @@ Result<void> PoolSource::release(uint64_t base) {
   const auto piece = pieces_.find(base);
   const uint64_t size = piece->second.size;
   const uint64_t handle = piece->second.handle;
-  const auto old = old_.find(piece->second.moved_from);
-  if (old != old_.end() && old->second.passing.order != PoolSpace::kAny) {
+  if (std::any_of(old_.begin(), old_.end(), [base](const auto& old) {
+        return old.second.moved_to == base && old.second.passing.order != PoolSpace::kAny;
+      })) {
     return make_error(GPUMEM_ERROR_BUSY, "work may still use the memory at the addresses that it had before");
   }
   if (in_range()) {
@@ -262,8 +264,15 @@ Result<void> PoolSource::release(uint64_t base) {
         give_back<Memory>(handle, [](Ref<Memory> memory) { return destroy_memory(std::move(memory)); }));
   }
   pieces_.erase(piece);
+  point_old(base, 0);
   bytes_ -= size;
   return {};
+}
+
+void PoolSource::point_old(uint64_t base, uint64_t to) noexcept {
+  for (auto& [from, old] : old_) {
+    if (old.moved_to == base) old.moved_to = to;
+  }
 }
 
 Result<void> PoolSource::close() {

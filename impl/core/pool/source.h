@@ -53,9 +53,10 @@ class PoolSource {
 
   struct Piece {
     uint64_t size = 0;
-    uint64_t handle = 0;      // of the memory; 0: pages of the system, or mapped
-    uint64_t moved_from = 0;  // its memory stays as long as it is mapped there
-    PoolPassing passing;      // of an old mapping: what uses it
+    uint64_t handle = 0;  // of the memory; 0: pages of the system, or mapped
+    // Of an old mapping: where the piece is now that keeps its memory, and what uses it.
+    uint64_t moved_to = 0;
+    PoolPassing passing;
   };
   using Pieces = std::map<uint64_t, Piece>;
 
@@ -102,6 +103,8 @@ class PoolSource {
 
  private:
   Result<void> reserve_addresses(const PoolBlocks& blocks);
+  // Call when a piece has left its place, for another one or, with 0, for good.
+  void point_old(uint64_t base, uint64_t to) noexcept;
   Result<void> open_driver_pool();
   backend::MemoryRequest memory_of(uint64_t size) const;
   backend::PhysicalRequest piece_of(uint64_t size) const;
