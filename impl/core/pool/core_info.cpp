@@ -89,8 +89,8 @@ void PoolCore::list(Fields& fields) noexcept {
 
 gpumem_pool_info PoolCore::info() {
   gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
-  const Totals totals = live();
   const Lock lock(mutex_);
+  const Totals totals = this->totals();
   info.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info.device_ordinal = device_.ordinal();
   info.kind = request_.memory.kind->kind;
