@@ -340,7 +340,7 @@ func (l *Link) Close() error {
 // refused, also as a number: call [PoolBlock.Free].
 //   - pointer: the block's address; 0 does nothing and succeeds
 //   - stream: stream after whose work, as enqueued now, the block is free; it may be another one than that of the
-//     allocation. nil: no work uses the block any more
+//     allocation. nil: no work uses the block any more, also none that was in the stream of the allocation before that
 func (p *Pool) Free(pointer Address, stream *Stream) error {
 	if err := ownedBlocks.check("Pool.Free", p.Device().Instance(), pointer); err != nil {
 		return err

@@ -15,7 +15,8 @@
  *
  * **Without streams.** A caller that passes NULL for the stream says at the free that no work uses the block any more. Everyone
  * may get it at once. Blocks that were allocated in a stream can be freed so, and the other way round. Allocate with NULL what the
- * CPU writes first: in a stream, a block may still be in use by earlier work of that stream.
+ * CPU writes first: in a stream, a block may still be in use by earlier work of that stream. For the same reason free a block that was
+ * allocated in a stream with NULL only once the work is complete that the stream had at the allocation, even if you never used it.
  *
  * **Memory.** What is freed stays in the pool, unless gpumem_pool_trim(), a release threshold or a lack of memory takes
  * it back. A pool that lacks memory first uses all that it has free, then releases what other pools of the instance and
@@ -198,7 +199,8 @@ GPUMEM_API gpumem_status gpumem_pool_destroy(gpumem_pool pool, gpumem_error *err
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE a capture of the stream has failed; or called from a host function
  * \handles
- * \blocking{no, if the pool has a free block; otherwise for driver calls}
+ * \blocking{no, if the thread keeps a free block; otherwise for a lock, which another thread may hold while it calls the driver,
+ *           and for driver calls. gpumem_pool_try_alloc() does not}
  * \threads{any thread}
  * \owner{the caller frees the block}
  * \since 0.1 */
@@ -298,7 +300,7 @@ GPUMEM_API gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, 
  * \param pool pool that the block was allocated from
  * \param pointer the block's address; NULL does nothing and succeeds
  * \param stream stream after whose work, as enqueued now, the block is free; it may be another one than that of the
- *        allocation. NULL: no work uses the block any more
+ *        allocation. NULL: no work uses the block any more, also none that was in the stream of the allocation before that
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the block is freed, also if its device is lost
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT the address lies inside a block, or the stream is of another instance; or debug mode:
@@ -306,7 +308,8 @@ GPUMEM_API gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, 
  * \retval GPUMEM_ERROR_NOT_FOUND the pool has no live block there; it may be freed already, or belong to another pool
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or from the progress function of a copy that uses the block
  * \handles
- * \blocking{no; with a release threshold for driver calls}
+ * \blocking{no, while the thread has room to keep the block; otherwise for a lock, which another thread may hold while it calls the
+ *           driver; with a release threshold for driver calls}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_pool_free(gpumem_pool pool, void *pointer, gpumem_stream stream,

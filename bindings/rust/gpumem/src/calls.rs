@@ -1245,7 +1245,8 @@ impl Pool {
     ///
     /// - `pointer`: the block's address; NULL does nothing and succeeds
     /// - `stream`: stream after whose work, as enqueued now, the block is free; it may be another one than
-    ///   that of the allocation. `None`: no work uses the block any more
+    ///   that of the allocation. `None`: no work uses the block any more, also none that was in the stream of
+    ///   the allocation before that
     ///
     /// # Safety
     /// Nothing may use the block any more, except work that is enqueued in the stream, or ordered before what
