@@ -948,12 +948,14 @@ namespace GpuMem
     public long ReleaseThreshold { get; set; }
 
     /// <summary>
-    /// Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the limit, rounded down to
-    /// what the limit has room for.
+    /// Bytes that the pool takes when it is created, at most the limit; rounded up to pieces, or down where the limit
+    /// has no room for the last one.
     /// </summary>
     public long InitialSize { get; set; }
 
-    /// <summary>Bytes that the pool takes at a time, at least; 0 means that it chooses.</summary>
+    /// <summary>
+    /// Bytes that the pool takes at a time, at least, unless there is no room for as many; 0 means that it chooses.
+    /// </summary>
     public long SegmentSize { get; set; }
 
     /// <summary>

@@ -104,7 +104,7 @@ func (g *gate) close(function string, destroy func() error) (bool, error) {
 // settle the object, which is not so if it is closed.
 func (g *gate) seize(function string) (bool, error) {
 	if !g.closing.TryLock() {
-		return false, refusal(ErrBusy, function, "another goroutine closes the object, or it is there twice")
+		return false, refusal(ErrBusy, function, "another goroutine closes the object")
 	}
 	if g.closed() {
 		g.closing.Unlock()

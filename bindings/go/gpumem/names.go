@@ -46,7 +46,7 @@ var argumentNames = map[string]string{
 	"location_id": "locationID", "max_level": "level", "numa_node": "NUMANode", "pin_budget": "PinBudget", "transfer_bytes": "TransferBytes", "transfer_threads": "TransferThreads",
 	"value_size": "valueSize",
 	"slot_count": "Slots", "consumers_max": "MaxConsumers", "consumers_first": "FirstConsumers",
-	"initial_size": "InitialSize", "token_size": "the size of Token", "handle_types": "HandleTypes", "device_count": "DeviceCount",
+	"initial_size": "InitialSize", "low_water": "LowWater", "token_size": "the size of Token", "handle_types": "HandleTypes", "device_count": "DeviceCount",
 	"lock_piece": "LockPiece", "vmm_granularity": "VMMGranularity", "device_bytes": "DeviceBytes", "lock_mode": "LockMode",
 	"numa_nodes": "NUMANodes", "register_count_max": "RegisterCountMax",
 	"links_max": "MaxLinks", "names_max": "MaxNames", "versions_max": "MaxVersions", "fds_max": "MaxFiles", "bytes_max": "MaxBytes",

@@ -569,10 +569,11 @@ type PoolOptions struct {
 	// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to LowWater. 0 means
 	// that all is kept.
 	ReleaseThreshold uint64
-	// Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the limit, rounded down to what
-	// the limit has room for.
+	// Bytes that the pool takes when it is created, at most the limit; rounded up to pieces, or down where the limit has
+	// no room for the last one.
 	InitialSize uint64
-	SegmentSize uint64 // Bytes that the pool takes at a time, at least; 0 means that it chooses.
+	// Bytes that the pool takes at a time, at least, unless there is no room for as many; 0 means that it chooses.
+	SegmentSize uint64
 	// Devices besides its own that may access all blocks; of a pool of KindDevice only. Streams of other devices then
 	// allocate nothing, unless the pool has MemoryFlags or the device no virtual memory management: then access is that of
 	// [Device.EnablePeerAccess], which is not checked.

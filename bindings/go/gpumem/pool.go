@@ -161,7 +161,7 @@ func (p *Pool) TryAlloc(size, alignment uint64, stream *Stream) (*PoolBlock, Poo
 	}
 	if Status(result.status) == NotReady {
 		return nil, info.public(),
-			refusal(NotReady, "Pool.TryAlloc", "the pool has no block free at once; call Pool.AllocAligned")
+			refusal(NotReady, "Pool.TryAlloc", "the pool has no block free at once; the Answer says what would help")
 	}
 	return p.made(uint64(result.value), size, order{stream: stream}), info.public(), nil
 }
@@ -215,7 +215,7 @@ func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
 		}
 	}()
 	var addresses []uint64
-	for _, b := range blocks {
+	for index, b := range blocks {
 		if b == nil || b.pool == nil {
 			continue
 		}
@@ -224,6 +224,11 @@ func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
 		}
 		mine, err := b.seize(name)
 		if err != nil {
+			for before, other := range blocks[:index] {
+				if other == b {
+					return refusal(ErrInvalidArgument, name, "blocks[%d] and blocks[%d] are the same", before, index)
+				}
+			}
 			return err
 		}
 		if mine {
@@ -376,8 +381,9 @@ func goesOn(number C.uintptr_t) {
 // none. It is the time to free blocks of the pool or other memory. If it returns true, the allocation is tried again.
 // It may allocate from this pool, but is not called again then; it must not call Close, Trim and SetCallback of the pool.
 // The allocation waits while it runs, on a goroutine of its own. If it panics or calls runtime.Goexit, that goes on in
-// the goroutine that allocates. When SetCallback returns, the one before is not running. A function that refers to the
-// pool keeps it from being collected until it is closed, or another function is set.
+// the goroutine that allocates. When SetCallback returns, the one before is not running. It fails with ErrBusy while another
+// goroutine sets one. A function that refers to the pool, or to a block of it, keeps the pool from being collected until it is
+// closed, or another function is set.
 func (p *Pool) SetCallback(function func(size uint64) bool) error {
 	if p == nil {
 		return failure(C.gpumem_go_pool_set_callback(0, 0))

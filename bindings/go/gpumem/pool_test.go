@@ -125,6 +125,9 @@ func TestOptionsOfPools(t *testing.T) {
 			_ = p.Close()
 		}
 	}
+	if _, err := d.NewPool(PoolOptions{LowWater: 10}); err == nil || !strings.Contains(err.Error(), "LowWater") {
+		t.Error(err)
+	}
 	p := newPool(t, d, PoolOptions{Flags: PoolAllowInternalDependencies | PoolDebug, ReleaseThreshold: 1 << 20, InitialSize: 1 << 20,
 		SegmentSize: 2 << 20, LowWater: 1 << 19})
 	if info := poolInfo(t, p); info.Flags != PoolAllowInternalDependencies|PoolDebug || info.ReleaseThreshold != 1<<20 ||
@@ -560,7 +563,10 @@ func TestBatchesOfBlocks(t *testing.T) {
 	theirs := newBlock(t, other, 64, nil)
 	expect(t, p.FreeBatch(append([]*PoolBlock{blocks[0], theirs}, blocks...), s), ErrInvalidArgument)
 	must(t, theirs.Free())
-	expect(t, p.FreeBatch([]*PoolBlock{blocks[0], blocks[0]}, s), ErrBusy)
+	if err := p.FreeBatch([]*PoolBlock{blocks[0], nil, blocks[1], blocks[0]}, s); !errors.Is(err, ErrInvalidArgument) ||
+		!strings.Contains(err.Error(), "blocks[0] and blocks[3]") {
+		t.Error(err)
+	}
 	if live := poolInfo(t, p).LiveCount; live != 4 {
 		t.Errorf("after refusals %d blocks live", live)
 	}

@@ -99,10 +99,10 @@ typedef struct gpumem_pool_desc {
   /** Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to `low_water`. 0 means that all is
    * kept. */
   uint64_t release_threshold;
-  /** Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the limit, rounded down to what the limit
-   * has room for. */
+  /** Bytes that the pool takes when it is created, at most the limit; rounded up to pieces, or down where the limit has no room for
+   * the last one. */
   uint64_t initial_size;
-  /** Bytes that the pool takes at a time, at least; 0 means that it chooses. */
+  /** Bytes that the pool takes at a time, at least, unless there is no room for as many; 0 means that it chooses. */
   uint64_t segment_size;
   /** Devices besides its own that may access all blocks, `access_count` entries as in gpumem_range_set_access(); of a pool of
    * #GPUMEM_KIND_DEVICE only. NULL means none. Streams of other devices then allocate nothing, unless the pool has memory flags or

@@ -312,7 +312,8 @@ class PoolCore final : public PoolCacheOwner {
   Error over_limit(uint64_t piece, uint64_t more) const;
   void keep_threshold();
   void note_peaks();
-  bool ask_callback(Lock& lock, uint64_t size);
+  // Whether to try again; nothing if it was not asked.
+  std::optional<bool> ask_callback(Lock& lock, uint64_t size);
   // `stage`: where the search ended.
   Error lacking(const Error& last, const char* stage, Order& order, uint64_t size);
 

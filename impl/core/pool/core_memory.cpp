@@ -400,10 +400,10 @@ Result<void> PoolCore::set_callback(gpumem_pool_callback callback, void* user_da
   return {};
 }
 
-bool PoolCore::ask_callback(Lock& lock, uint64_t size) {
-  if (in_callback()) return false;
+std::optional<bool> PoolCore::ask_callback(Lock& lock, uint64_t size) {
+  if (in_callback()) return {};
   lock.unlock();
-  bool again = false;
+  std::optional<bool> again;
   {
     // Within a callback of another pool, do not wait for this pool's callback, to avoid a deadlock.
     const auto running = lock_unless_in_callback(callback_mutex_);
@@ -516,11 +516,13 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     if (released) block = try_allocate(lock, order, size, alignment);
     if (block || !lacks_room(block.error().status)) return block;
   }
-  if (ask_callback(lock, size)) {
+  if (const auto again = ask_callback(lock, size)) {
     stage = "the callback";
-    collect();
-    block = try_allocate(lock, order, size, alignment);
-    if (block || !lacks_room(block.error().status)) return block;
+    if (*again) {
+      collect();
+      block = try_allocate(lock, order, size, alignment);
+      if (block || !lacks_room(block.error().status)) return block;
+    }
   }
   return lacking(block.error(), stage, order, size);
 }

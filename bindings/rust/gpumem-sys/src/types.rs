@@ -1901,10 +1901,11 @@ structs! {
         /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free,
         /// down to `low_water`. 0 means that all is kept.
         release_threshold: u64,
-        /// Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the
-        /// limit, rounded down to what the limit has room for.
+        /// Bytes that the pool takes when it is created, at most the limit; rounded up to pieces,
+        /// or down where the limit has no room for the last one.
         initial_size: u64,
-        /// Bytes that the pool takes at a time, at least; 0 means that it chooses.
+        /// Bytes that the pool takes at a time, at least, unless there is no room for as many; 0
+        /// means that it chooses.
         segment_size: u64,
         /// Devices besides its own that may access all blocks, `access_count` entries as in
         /// `gpumem_range_set_access()`; of a pool of

@@ -640,15 +640,16 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the limit, rounded
-    /// down to what the limit has room for.
+    /// Bytes that the pool takes when it is created, at most the limit; rounded up to pieces, or down where the
+    /// limit has no room for the last one.
     #[must_use]
     pub fn initial_size(mut self, initial_size: u64) -> Self {
         self.initial_size = initial_size;
         self
     }
 
-    /// Bytes that the pool takes at a time, at least; 0 means that it chooses.
+    /// Bytes that the pool takes at a time, at least, unless there is no room for as many; 0 means that it
+    /// chooses.
     #[must_use]
     pub fn segment_size(mut self, segment_size: u64) -> Self {
         self.segment_size = segment_size;
