@@ -771,13 +771,14 @@ namespace GpuMem
     /// </summary>
     AllowInternalDependencies = Constants.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
     /// <summary>
-    /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while, and
-    /// <c>GpuInstance.GetPoolBlock</c> knows the requested size. The CPU reaches pinned and ordinary memory, and
-    /// managed memory if all devices have <c>man.concurrent</c>: there a block that is freed without a stream is filled
-    /// with 0xDD, and a free looks at the guards, but not at those of a block that was allocated in a stream while work
-    /// before an earlier free in it might still run, as in a capture it always might: that work may write to them.
-    /// Blocks that live when the pool is disposed or its instance closed are logged as <see cref="LogLevel.Warning"/>,
-    /// 32 at most.
+    /// Finds mistakes, and is slower: each block lies between guards, which count in the statistics, the last 64 freed
+    /// blocks are kept back, unless memory is lacking or the pool is trimmed, and <c>GpuInstance.GetPoolBlock</c> knows
+    /// the requested size. The CPU reaches pinned and ordinary memory, and managed memory if all devices have
+    /// <c>man.concurrent</c>: there a block that is freed without a stream is filled with 0xDD, and a free looks at the
+    /// guards, but not at those of a block that was allocated in a stream while work before an earlier free in it might
+    /// still run, as in a capture it always might: that work may write to them. Blocks that live when the pool is
+    /// disposed or its instance closed are logged as <see cref="LogLevel.Warning"/>, 32 at most; a process that just
+    /// ends logs none.
     /// </summary>
     Debug = Constants.GPUMEM_POOL_DEBUG,
     /// <summary>
@@ -818,7 +819,7 @@ namespace GpuMem
     Busy = Constants.GPUMEM_POOL_ANSWER_BUSY,
     /// <summary>
     /// What would do was freed in another stream, whose work before the free was not seen to end. Allocate in that
-    /// stream, or try again when its work is done.
+    /// stream, or try again when its work is done; if it is a native stream, only the first is sure to help.
     /// </summary>
     NeedsWait = Constants.GPUMEM_POOL_ANSWER_NEEDS_WAIT,
     /// <summary>
@@ -826,8 +827,8 @@ namespace GpuMem
     /// </summary>
     NeedsMemory = Constants.GPUMEM_POOL_ANSWER_NEEDS_MEMORY,
     /// <summary>
-    /// As <see cref="PoolAnswer.NeedsMemory"/>, but the pool may take no more: it has reached its limit, or a block of
-    /// this size is beyond it, or beyond the memory of the device.
+    /// As <see cref="PoolAnswer.NeedsMemory"/>, but the pool may take no more, and threads keep too little: it has
+    /// reached its limit, or a block of this size is beyond it, or beyond the memory of the device.
     /// </summary>
     OverLimit = Constants.GPUMEM_POOL_ANSWER_OVER_LIMIT,
   }

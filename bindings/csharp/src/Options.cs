@@ -942,8 +942,8 @@ namespace GpuMem
     public long Limit { get; set; }
 
     /// <summary>
-    /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to
-    /// <see cref="LowWater"/>. 0 means that all is kept.
+    /// Bytes that the pool keeps when blocks are freed. A free that its thread does not keep gives back more, down to
+    /// <see cref="LowWater"/>, as far as no work uses it any more. 0 means that all is kept.
     /// </summary>
     public long ReleaseThreshold { get; set; }
 

@@ -362,10 +362,11 @@ func (p *Pool) ReleaseCapture(captureID uint64, stream *Stream) error {
 
 // CapacityFor gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds
 // included. A new pool with this as its InitialSize serves them without taking more: to one thread, in one stream,
-// whatever the order; also with this as its Limit. Blocks that are freed and allocated again in another order may need
-// more, because a large one does not fit between small ones, and so may other threads, which each keep some free blocks
-// of a size that they use. The answer depends only on the sizes and on what the pool was created with, not on what is
-// in it now. It returns the number of bytes, a multiple of the pieces that the pool takes: see Limit in PoolOptions.
+// whatever the order; then this may also be its Limit, which alone would not suffice. Blocks that are freed and
+// allocated again in another order may need more, because a large one does not fit between small ones, and so may other
+// threads, which each keep some free blocks of a size that they use. The answer depends only on the sizes and on what
+// the pool was created with, not on what is in it now. It returns the number of bytes, a multiple of the pieces that
+// the pool takes: see Limit in PoolOptions.
 //   - sizes: bytes of each block, with the alignment of [Pool.Alloc]; 0 takes nothing
 func (p *Pool) CapacityFor(sizes []uint64) (uint64, error) {
 	return valueOf[uint64](C.gpumem_go_pool_capacity_for(p.id(), first(sizes), C.uint64_t(len(sizes))), p)

@@ -481,7 +481,7 @@ type PoolFlags uint64
 // The values of PoolFlags.
 const (
 	PoolAllowInternalDependencies PoolFlags = 0x1 // An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory.
-	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while, and Instance.BlockInfo knows the requested size.
+	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, which count in the statistics, the last 64 freed blocks are kept back, unless memory is lacking or the pool is trimmed, and Instance.BlockInfo knows the requested size.
 	PoolTrustNativeStreams        PoolFlags = 0x4 // Pool.AllocNative and PoolBlock.FreeNative do not ask the driver about the stream, which makes them as fast as in a stream of the library.
 	PoolFromDriver                PoolFlags = 0x8 // The pool takes its memory from a memory pool of the driver, in pieces of 64 KiB.
 )
@@ -495,7 +495,7 @@ const (
 	PoolAnswerBusy        PoolAnswer = 2 // Another thread is changing the pool: try again.
 	PoolAnswerNeedsWait   PoolAnswer = 3 // What would do was freed in another stream, whose work before the free was not seen to end.
 	PoolAnswerNeedsMemory PoolAnswer = 4 // The pool would have to take memory, or blocks that other threads keep: Pool.Alloc does.
-	PoolAnswerOverLimit   PoolAnswer = 5 // As PoolAnswerNeedsMemory, but the pool may take no more: it has reached its limit, or a block of this size is beyond it, or beyond the memory of the device.
+	PoolAnswerOverLimit   PoolAnswer = 5 // As PoolAnswerNeedsMemory, but the pool may take no more, and threads keep too little: it has reached its limit, or a block of this size is beyond it, or beyond the memory of the device.
 )
 
 // WaitCondition: condition that ends a value wait.

@@ -566,8 +566,8 @@ type PoolOptions struct {
 	// devices, of other kinds and PoolFromDriver of 64 KiB. With a limit below one piece it takes none: a new pool serves
 	// nothing then, one that has memory what is free in it.
 	Limit uint64
-	// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to LowWater. 0 means
-	// that all is kept.
+	// Bytes that the pool keeps when blocks are freed. A free that its thread does not keep gives back more, down to
+	// LowWater, as far as no work uses it any more. 0 means that all is kept.
 	ReleaseThreshold uint64
 	// Bytes that the pool takes when it is created, at most the limit; rounded up to pieces, or down where the limit has
 	// no room for the last one.

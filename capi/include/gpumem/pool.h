@@ -49,12 +49,12 @@ extern "C" {
 typedef uint64_t gpumem_pool_flags;
 /** An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory. */
 #define GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES UINT64_C(0x1)
-/** Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while, and
- * gpumem_pool_get_block_info() knows the requested size. The CPU reaches pinned and ordinary memory, and managed memory if all devices
- * have `man.concurrent`: there a block that is freed without a stream is filled with 0xDD, and a free looks at the guards, but not at
+/** Finds mistakes, and is slower: each block lies between guards, which count in the statistics, the last 64 freed blocks are kept
+ * back, unless memory is lacking or the pool is trimmed, and gpumem_pool_get_block_info() knows the requested size. The CPU reaches
+ * pinned and ordinary memory, and managed memory if all devices have `man.concurrent`: there a block that is freed without a stream is filled with 0xDD, and a free looks at the guards, but not at
  * those of a block that was allocated in a stream while work before an earlier free in it might still run, as in a capture it always
  * might: that work may write to them. Blocks that live when the pool is destroyed or its instance closed are logged as
- * #GPUMEM_LOG_WARNING, 32 at most. */
+ * #GPUMEM_LOG_WARNING, 32 at most; a process that just ends logs none. */
 #define GPUMEM_POOL_DEBUG UINT64_C(0x2)
 /** gpumem_pool_alloc_native() and gpumem_pool_free_native() do not ask the driver about the stream, which makes them as fast as in a
  * stream of the library. The caller sees to what they then do not know: a handle that the driver gives out again counts as the same stream, so
@@ -96,8 +96,8 @@ typedef struct gpumem_pool_desc {
    * devices, of other kinds and #GPUMEM_POOL_FROM_DRIVER of 64 KiB. With a limit below one piece it
    * takes none: a new pool serves nothing then, one that has memory what is free in it. */
   uint64_t limit;
-  /** Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to `low_water`. 0 means that all is
-   * kept. */
+  /** Bytes that the pool keeps when blocks are freed. A free that its thread does not keep gives back more, down to `low_water`, as far as
+   * no work uses it any more. 0 means that all is kept. */
   uint64_t release_threshold;
   /** Bytes that the pool takes when it is created, at most the limit; rounded up to pieces, or down where the limit has no room for
    * the last one. */
@@ -240,12 +240,12 @@ typedef int32_t gpumem_pool_answer;
 /** Another thread is changing the pool: try again. */
 #define GPUMEM_POOL_ANSWER_BUSY 2
 /** What would do was freed in another stream, whose work before the free was not seen to end. Allocate in that stream, or try again
- * when its work is done. */
+ * when its work is done; if it is a native stream, only the first is sure to help. */
 #define GPUMEM_POOL_ANSWER_NEEDS_WAIT 3
 /** The pool would have to take memory, or blocks that other threads keep: gpumem_pool_alloc() does. */
 #define GPUMEM_POOL_ANSWER_NEEDS_MEMORY 4
-/** As #GPUMEM_POOL_ANSWER_NEEDS_MEMORY, but the pool may take no more: it has reached its limit, or a block of this size is beyond it, or
- * beyond the memory of the device. */
+/** As #GPUMEM_POOL_ANSWER_NEEDS_MEMORY, but the pool may take no more, and threads keep too little: it has reached its limit, or a block
+ * of this size is beyond it, or beyond the memory of the device. */
 #define GPUMEM_POOL_ANSWER_OVER_LIMIT 5
 
 /** Answer of gpumem_pool_try_alloc(). */
@@ -265,9 +265,9 @@ typedef struct gpumem_pool_attempt {
 /** Allocates a block of those that the pool has free: it waits for nothing and takes no memory. For threads that must not be held
  * up: if it has none, `out_attempt` says what would help.
  *
- * Where native code has the handle of the stream, the driver is asked whether it is being captured; no other driver call is made.
- * A block that was freed in another stream is given only if a mark behind its free was seen to pass. Frees set such marks, one
- * for many, and so do calls that do not find a block at once.
+ * Where native code has the handle of the stream, the driver is asked whether it is being captured. A block that was freed in
+ * another stream is given only if a mark behind its free was seen to pass. Frees set such marks, one for many, and so does a call that
+ * answers #GPUMEM_POOL_ANSWER_NEEDS_WAIT. No other driver call is made.
  *
  * \param pool pool to allocate from
  * \param size bytes; 0 gives NULL
@@ -514,9 +514,9 @@ GPUMEM_API gpumem_status gpumem_pool_trim(gpumem_pool pool, uint64_t keep_bytes,
                                           gpumem_error *error);
 
 /** Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. A new pool with
- * this as its `initial_size` serves them without taking more: to one thread, in one stream, whatever the order; also with this as
- * its `limit`. Blocks that are freed and allocated again in another order may need more, because a large one does not fit between
- * small ones, and so may other threads, which each keep some free blocks of a size that they use.
+ * this as its `initial_size` serves them without taking more: to one thread, in one stream, whatever the order; then this may also be
+ * its `limit`, which alone would not suffice. Blocks that are freed and allocated again in another order may need more, because a large
+ * one does not fit between small ones, and so may other threads, which each keep some free blocks of a size that they use.
  *
  * The answer depends only on the sizes and on what the pool was created with, not on what is in it now.
  *

@@ -573,7 +573,7 @@ Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t align
                : try_large(order, round_up(size, PoolClasses::kPage), alignment);
 }
 
-const PoolOrder* PoolCore::order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const {
+PoolOrder* PoolCore::order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const {
   const auto index = class_of(size, alignment);
   for (const auto& [key, other] : orders_) {
     if (index && other.get() != &order && !other->is_none() && other->has(*index)) return other.get();
@@ -596,13 +596,16 @@ const PoolOrder* PoolCore::order_in_the_way(const Order& order, uint64_t size, u
   return number ? by_number(*number)->second.get() : nullptr;
 }
 
-gpumem_pool_attempt PoolCore::obstacle(const Order& order, uint64_t size, uint64_t alignment) const {
+gpumem_pool_attempt PoolCore::obstacle(const Order& order, uint64_t size, uint64_t alignment) {
   gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
-  if (const Order* const other = order_in_the_way(order, size, alignment)) {
+  if (Order* const other = order_in_the_way(order, size, alignment)) {
+    // Otherwise trying again would never help.
+    if (other->mark(false)) ++marks_;
     attempt.answer = GPUMEM_POOL_ANSWER_NEEDS_WAIT;
     attempt.stream_id = other->stream_id();
   } else if (exceeds_device(size) || never_fits(size) ||
-             (limit_ != 0 && limit_ < source_.bytes() + piece())) {
+             (limit_ != 0 && limit_ < source_.bytes() + piece() &&
+              limit_ < totals().bytes + captured_bytes() + size)) {
     attempt.answer = GPUMEM_POOL_ANSWER_OVER_LIMIT;
   } else {
     attempt.answer = GPUMEM_POOL_ANSWER_NEEDS_MEMORY;

@@ -262,9 +262,9 @@ class PoolCore final : public PoolCacheOwner {
   // `least`: small blocks from a chunk as small as can be.
   Result<void*> try_allocate(Order& order, uint64_t size, uint64_t alignment, bool least = false);
   // Another order whose free memory would do if its work were complete, or null.
-  const Order* order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const;
-  // What keeps the pool from giving a block at once.
-  gpumem_pool_attempt obstacle(const Order& order, uint64_t size, uint64_t alignment) const;
+  Order* order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const;
+  // What keeps the pool from giving a block at once. Marks the stream that has the memory.
+  gpumem_pool_attempt obstacle(const Order& order, uint64_t size, uint64_t alignment);
   Result<void*> try_small(Order& order, uint32_t index, bool least_chunk);
   Result<void*> try_large(Order& order, uint64_t size, uint64_t alignment);
   // With memory of the driver's pool it only notes how much, for take_from_driver(), and is NOT_READY.

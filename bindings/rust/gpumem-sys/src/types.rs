@@ -702,14 +702,16 @@ constants! {
     /// An allocation of up to 1 MiB may let its stream wait for the work of another one, rather
     /// than take new memory.
     GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES: gpumem_pool_flags = 0x1;
-    /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back
-    /// for a while, and `gpumem_pool_get_block_info()` knows the requested size. The CPU reaches
-    /// pinned and ordinary memory, and managed memory if all devices have `man.concurrent`: there a
-    /// block that is freed without a stream is filled with 0xDD, and a free looks at the guards,
-    /// but not at those of a block that was allocated in a stream while work before an earlier free
-    /// in it might still run, as in a capture it always might: that work may write to them. Blocks
-    /// that live when the pool is destroyed or its instance closed are logged as
-    /// [`GPUMEM_LOG_WARNING`](crate::GPUMEM_LOG_WARNING), 32 at most.
+    /// Finds mistakes, and is slower: each block lies between guards, which count in the
+    /// statistics, the last 64 freed blocks are kept back, unless memory is lacking or the pool is
+    /// trimmed, and `gpumem_pool_get_block_info()` knows the requested size. The CPU reaches pinned
+    /// and ordinary memory, and managed memory if all devices have `man.concurrent`: there a block
+    /// that is freed without a stream is filled with 0xDD, and a free looks at the guards, but not
+    /// at those of a block that was allocated in a stream while work before an earlier free in it
+    /// might still run, as in a capture it always might: that work may write to them. Blocks that
+    /// live when the pool is destroyed or its instance closed are logged as
+    /// [`GPUMEM_LOG_WARNING`](crate::GPUMEM_LOG_WARNING), 32 at most; a process that just ends logs
+    /// none.
     GPUMEM_POOL_DEBUG: gpumem_pool_flags = 0x2;
     /// `gpumem_pool_alloc_native()` and `gpumem_pool_free_native()` do not ask the driver about the
     /// stream, which makes them as fast as in a stream of the library. The caller sees to what they
@@ -745,14 +747,15 @@ constants! {
     /// Another thread is changing the pool: try again.
     GPUMEM_POOL_ANSWER_BUSY: gpumem_pool_answer = 2;
     /// What would do was freed in another stream, whose work before the free was not seen to end.
-    /// Allocate in that stream, or try again when its work is done.
+    /// Allocate in that stream, or try again when its work is done; if it is a native stream, only
+    /// the first is sure to help.
     GPUMEM_POOL_ANSWER_NEEDS_WAIT: gpumem_pool_answer = 3;
     /// The pool would have to take memory, or blocks that other threads keep: `gpumem_pool_alloc()`
     /// does.
     GPUMEM_POOL_ANSWER_NEEDS_MEMORY: gpumem_pool_answer = 4;
     /// As [`GPUMEM_POOL_ANSWER_NEEDS_MEMORY`](crate::GPUMEM_POOL_ANSWER_NEEDS_MEMORY), but the pool
-    /// may take no more: it has reached its limit, or a block of this size is beyond it, or beyond
-    /// the memory of the device.
+    /// may take no more, and threads keep too little: it has reached its limit, or a block of this
+    /// size is beyond it, or beyond the memory of the device.
     GPUMEM_POOL_ANSWER_OVER_LIMIT: gpumem_pool_answer = 5;
     // ---- stream.h
     /// `(signed)(word - value) >= 0`, so that counters may wrap around.
@@ -1898,8 +1901,9 @@ structs! {
         /// limit below one piece it takes none: a new pool serves nothing then, one that has memory
         /// what is free in it.
         limit: u64,
-        /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free,
-        /// down to `low_water`. 0 means that all is kept.
+        /// Bytes that the pool keeps when blocks are freed. A free that its thread does not keep
+        /// gives back more, down to `low_water`, as far as no work uses it any more. 0 means that
+        /// all is kept.
         release_threshold: u64,
         /// Bytes that the pool takes when it is created, at most the limit; rounded up to pieces,
         /// or down where the limit has no room for the last one.

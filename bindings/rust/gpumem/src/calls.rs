@@ -1203,11 +1203,12 @@ impl Pool {
 
     /// Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds
     /// included. A new pool with this as its `initial_size` serves them without taking more: to one thread,
-    /// in one stream, whatever the order; also with this as its `limit`. Blocks that are freed and allocated
-    /// again in another order may need more, because a large one does not fit between small ones, and so may
-    /// other threads, which each keep some free blocks of a size that they use. The answer depends only on
-    /// the sizes and on what the pool was created with, not on what is in it now. Returns the number of
-    /// bytes, a multiple of the pieces that the pool takes: see `limit` in [`PoolOptions`].
+    /// in one stream, whatever the order; then this may also be its `limit`, which alone would not suffice.
+    /// Blocks that are freed and allocated again in another order may need more, because a large one does not
+    /// fit between small ones, and so may other threads, which each keep some free blocks of a size that they
+    /// use. The answer depends only on the sizes and on what the pool was created with, not on what is in it
+    /// now. Returns the number of bytes, a multiple of the pieces that the pool takes: see `limit` in
+    /// [`PoolOptions`].
     ///
     /// - `sizes`: bytes of each block, with the alignment of [`Pool::alloc`]; 0 takes nothing
     ///

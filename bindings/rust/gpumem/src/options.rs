@@ -632,8 +632,8 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free, down to
-    /// `low_water`. 0 means that all is kept.
+    /// Bytes that the pool keeps when blocks are freed. A free that its thread does not keep gives back more,
+    /// down to `low_water`, as far as no work uses it any more. 0 means that all is kept.
     #[must_use]
     pub fn release_threshold(mut self, release_threshold: u64) -> Self {
         self.release_threshold = release_threshold;

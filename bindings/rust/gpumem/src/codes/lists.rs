@@ -387,13 +387,15 @@ codes! {
         /// Another thread is changing the pool: try again.
         BUSY = GPUMEM_POOL_ANSWER_BUSY,
         /// What would do was freed in another stream, whose work before the free was not seen to
-        /// end. Allocate in that stream, or try again when its work is done.
+        /// end. Allocate in that stream, or try again when its work is done; if it is a native
+        /// stream, only the first is sure to help.
         NEEDS_WAIT = GPUMEM_POOL_ANSWER_NEEDS_WAIT,
         /// The pool would have to take memory, or blocks that other threads keep: `Pool::alloc`
         /// does.
         NEEDS_MEMORY = GPUMEM_POOL_ANSWER_NEEDS_MEMORY,
-        /// As [`PoolAnswer::NEEDS_MEMORY`], but the pool may take no more: it has reached its
-        /// limit, or a block of this size is beyond it, or beyond the memory of the device.
+        /// As [`PoolAnswer::NEEDS_MEMORY`], but the pool may take no more, and threads keep too
+        /// little: it has reached its limit, or a block of this size is beyond it, or beyond the
+        /// memory of the device.
         OVER_LIMIT = GPUMEM_POOL_ANSWER_OVER_LIMIT,
     }
     /// Condition that ends a value wait.
@@ -547,14 +549,15 @@ flags! {
         /// An allocation of up to 1 MiB may let its stream wait for the work of another one, rather
         /// than take new memory.
         ALLOW_INTERNAL_DEPENDENCIES = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
-        /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept
-        /// back for a while, and `Instance::block_info` knows the requested size. The CPU reaches
-        /// pinned and ordinary memory, and managed memory if all devices have `man.concurrent`:
-        /// there a block that is freed without a stream is filled with 0xDD, and a free looks at
-        /// the guards, but not at those of a block that was allocated in a stream while work before
-        /// an earlier free in it might still run, as in a capture it always might: that work may
-        /// write to them. Blocks that live when the pool is destroyed or its instance closed are
-        /// logged as [`LogLevel::WARNING`], 32 at most.
+        /// Finds mistakes, and is slower: each block lies between guards, which count in the
+        /// statistics, the last 64 freed blocks are kept back, unless memory is lacking or the pool
+        /// is trimmed, and `Instance::block_info` knows the requested size. The CPU reaches pinned
+        /// and ordinary memory, and managed memory if all devices have `man.concurrent`: there a
+        /// block that is freed without a stream is filled with 0xDD, and a free looks at the
+        /// guards, but not at those of a block that was allocated in a stream while work before an
+        /// earlier free in it might still run, as in a capture it always might: that work may write
+        /// to them. Blocks that live when the pool is destroyed or its instance closed are logged
+        /// as [`LogLevel::WARNING`], 32 at most; a process that just ends logs none.
         DEBUG = GPUMEM_POOL_DEBUG,
         /// `Pool::alloc_native` and `Pool::free_native` do not ask the driver about the stream,
         /// which makes them as fast as in a stream of the library. The caller sees to what they
