@@ -172,6 +172,7 @@ TEST(PoolCapture, str_22_a_free_from_outside_waits_for_the_release) {
       }
       EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, plain, nullptr, why()));
       EXPECT_EQ(info_of(pool).live_count, 0U);
+      EXPECT_EQ(info_of(pool).captured_bytes, 2 * size) << "kept back";
       EXPECT_FALSE(hands_out(pool, plain, size, captured)) << "nor may the capture itself have it";
       captured.end();
       EXPECT_FALSE(hands_out(pool, plain, size));
@@ -405,6 +406,7 @@ TEST(PoolCapture, str_22_a_release_behind_the_work_of_a_stream) {
     captured.end();
     release(pool, capture, launches);
     EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_release_capture(pool, capture, nullptr, why()));
+    EXPECT_EQ(info_of(pool).capture_count, 0U) << "the part is released";
     EXPECT_FALSE(hands_out(pool, block, size)) << "the graph runs";
     EXPECT_FALSE(hands_out(pool, block, size, launches));
     trim(pool);
@@ -413,6 +415,77 @@ TEST(PoolCapture, str_22_a_release_behind_the_work_of_a_stream) {
     EXPECT_TRUE(all_goes_back(pool));
     EXPECT_EQ(info_of(pool).captured_bytes, 0U);
   }
+}
+
+TEST(PoolCapture, str_22_a_release_waits_for_no_later_work_of_its_stream) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    const Stream launches = create_stream(instance.device());
+    Gate gate;
+    const uint64_t capture = captured.begin();
+    void* const block = take(pool, size, captured);
+    give(pool, block, captured);
+    captured.end();
+    release(pool, capture, launches);
+    gate.hold(launches);
+    EXPECT_TRUE(is_free(pool, block, size));
+  }
+}
+
+// The capture has a new part by then.
+TEST(PoolCapture, str_22_what_a_released_part_kept_back_is_not_kept_for_the_next_one) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    GatedStream launches(instance.device());
+    const uint64_t capture = captured.begin(kRelaxed);
+    void* const block = take(pool, size, captured);
+    give(pool, block);
+    release(pool, capture, launches);
+    void* const next = take(pool, size, captured);
+    EXPECT_NE(next, block);
+    EXPECT_EQ(info_of(pool).capture_count, 1U);
+    launches.finish();
+    EXPECT_TRUE(is_free(pool, block, size));
+    captured.end();
+    give(pool, next);
+    release(pool, capture);
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(PoolCapture, str_22_str_23_a_recorded_use_ends_with_a_block_that_a_capture_frees) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  Captured captured(instance.device());
+  const Stream first = create_stream(instance.device());
+  const Stream second = create_stream(instance.device());
+  Gate gate;
+  void* const block = take(pool, 3 * kMiB);
+  EXPECT_OK(gpumem_pool_record_use(pool, block, first, why()));
+  const uint64_t capture = captured.begin();
+  give(pool, block, captured);
+  captured.end();
+  release(pool, capture);
+  first.synchronize();
+  EXPECT_OK(gpumem_stream_synchronize(captured, GPUMEM_TIMEOUT_INFINITE, why()));
+  trim(pool, UINT64_MAX);  // takes notice
+  ASSERT_EQ(take(pool, 3 * kMiB), block);
+  gate.hold(first);
+  EXPECT_OK(gpumem_pool_record_use(pool, block, second, why()));
+  give(pool, block);
+  second.synchronize();
+  trim(pool, UINT64_MAX);
+  EXPECT_EQ(take(pool, 3 * kMiB), block) << "the first stream has not used it again";
+  give(pool, block);
 }
 
 TEST(PoolCapture, str_22_a_block_of_two_captures_waits_for_the_work_of_both) {
@@ -531,35 +604,50 @@ TEST(PoolCapture, str_22_a_release_during_the_capture) {
   }
 }
 
-// The block is an ordinary one then.
+// The block is an ordinary one then, even if the capture has a new part.
 TEST(PoolCapture, str_22_a_release_during_an_allocation_of_the_part) {
   REQUIRE_FOREIGN();
   Instance instance = open_instance();
   struct State {
     gpumem_pool pool;
+    gpumem_stream stream;
     uint64_t capture;
+    bool goes_on;
+    void* next;
   };
   const auto callback = [](void* user_data, gpumem_pool, uint64_t) {
-    const auto [pool, capture] = *static_cast<const State*>(user_data);
-    release(pool, capture);
-    EXPECT_OK(gpumem_pool_set_limit(pool, 0, why()));
+    auto* const it = static_cast<State*>(user_data);
+    release(it->pool, it->capture);
+    EXPECT_OK(gpumem_pool_set_limit(it->pool, 0, why()));
+    if (it->goes_on) it->next = take(it->pool, 16, it->stream);
     return 1;
   };
   for (const uint64_t size : kSizes) {
-    SCOPED_TRACE(size);
-    const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, 4 * kMiB);
-    Captured captured(instance.device());
-    void* const outside = take(pool, 4 * kMiB);
-    State state{pool, captured.begin(kRelaxed)};
-    EXPECT_OK(gpumem_pool_set_callback(pool, callback, &state, why()));
-    void* const block = take(pool, size, captured);
-    EXPECT_EQ(info_of(pool).capture_count, 0U);
-    EXPECT_EQ(info_of(pool).captured_bytes, 0U);
-    captured.end();
-    give(pool, block);
-    EXPECT_TRUE(is_free(pool, block, size));
-    give(pool, outside);
-    EXPECT_TRUE(all_goes_back(pool));
+    for (const bool goes_on : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(goes_on);
+      const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, 4 * kMiB);
+      Captured captured(instance.device());
+      void* const outside = take(pool, 4 * kMiB);
+      State state{pool, captured, captured.begin(kRelaxed), goes_on, nullptr};
+      EXPECT_OK(gpumem_pool_set_callback(pool, callback, &state, why()));
+      void* const block = take(pool, size, captured);
+      EXPECT_EQ(info_of(pool).capture_count, goes_on ? 1U : 0U);
+      if (goes_on) {
+        EXPECT_LT(info_of(pool).captured_bytes, size);
+      } else {
+        EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+      }
+      captured.end();
+      give(pool, block);
+      EXPECT_TRUE(is_free(pool, block, size));
+      give(pool, outside);
+      if (goes_on) {
+        give(pool, state.next);
+        release(pool, state.capture);
+      }
+      EXPECT_TRUE(all_goes_back(pool));
+    }
   }
 }
 
@@ -596,6 +684,52 @@ TEST(PoolCapture, str_22_memory_that_is_lacking_and_limits) {
   release(pool, capture);
   give(pool, half);
   give(pool, take(pool, 6 * kMiB, other), other);
+}
+
+TEST(PoolCapture, str_22_pool_7_memory_of_captures_is_no_fragment) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PINNED);
+  desc.limit = desc.initial_size = 8 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  Captured captured(instance.device());
+  const uint64_t capture = captured.begin();
+  std::array<void*, 3> blocks{};
+  for (size_t i = 0; i < blocks.size(); ++i)
+    blocks[i] = take(pool, i == 1 ? 5 * kMiB / 4 : 3 * kMiB, captured);
+  give(pool, blocks[0], captured);
+  give(pool, blocks[2], captured);
+  captured.end();
+  void* none = nullptr;
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 6 * kMiB, nullptr, &none, &detail));
+  EXPECT_EQ(std::strstr(detail.message, "fragmented"), nullptr) << detail.message;
+  give(pool, blocks[1]);
+  release(pool, capture);
+}
+
+TEST(PoolCapture, str_22_pool_5_a_batch_that_fails_leaves_its_blocks_to_the_capture) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, 8 * kMiB);
+    Captured captured(instance.device());
+    const uint64_t capture = captured.begin();
+    const std::array<uint64_t, 2> sizes{size, 64 * kMiB};
+    std::array<void*, 2> none{};
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                  gpumem_pool_alloc_batch(pool, sizes.data(), sizes.size(), captured, none.data(), why()));
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    EXPECT_EQ(info_of(pool).captured_bytes, size);
+    void* const block = take(pool, size, captured);
+    EXPECT_EQ(info_of(pool).captured_bytes, size) << "the same one";
+    captured.end();
+    give(pool, block);
+    release(pool, capture);
+    EXPECT_TRUE(is_free(pool, block, size));
+    EXPECT_TRUE(all_goes_back(pool));
+  }
 }
 
 TEST(PoolCapture, str_22_destroying_a_pool_ends_its_parts) {
@@ -669,6 +803,28 @@ TEST(PoolCapture, str_22_destroying_waits_for_the_work_before_a_free_that_a_capt
     destroying.join();
     EXPECT_TRUE(waited);
   }
+}
+
+TEST(PoolCapture, str_22_what_captures_kept_back_goes_back_with_the_pool_while_a_block_lives) {
+  REQUIRE_FOREIGN();
+  if (!on_host() && !on_fake_cuda()) GTEST_SKIP() << "others use the device's memory too";
+  Instance instance = open_instance();
+  const uint64_t before = free_bytes(instance.device());
+  Pool pool = create_pool(instance.device());
+  Captured captured(instance.device());
+  GatedStream other(instance.device());
+  void* const live = take(pool, 4 * kKiB);
+  captured.begin();
+  void* const used = take(pool, 20 * kMiB, captured);
+  EXPECT_OK(gpumem_pool_record_use(pool, used, other, why()));
+  give(pool, used, captured);
+  give(pool, take(pool, 20 * kMiB, captured));
+  captured.end();
+  other.finish();
+  pool.destroy();
+  EXPECT_LE(before - free_bytes(instance.device()), 16 * kMiB);
+  EXPECT_OK(gpumem_pool_free_pointer(instance, live, nullptr, why()));
+  EXPECT_EQ(free_bytes(instance.device()), before);
 }
 
 TEST(PoolCapture, str_22_a_pool_grows_much_during_a_capture) {
@@ -788,7 +944,10 @@ TEST(PoolCapture, str_22_a_debug_pool) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device(), GPUMEM_KIND_PAGEABLE, GPUMEM_POOL_DEBUG);
   Captured captured(instance.device());
+  void* const ordinary = take(pool, 1000);
   const uint64_t capture = captured.begin();
+  give(pool, ordinary, captured);
+  EXPECT_GE(info_of(pool).captured_bytes, 1000U) << "kept back for the graph";
   auto* const block = static_cast<uint8_t*>(take(pool, 1000, captured));
   std::memset(block, 7, 1000);
   block[1000] = 1;

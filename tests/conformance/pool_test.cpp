@@ -228,6 +228,31 @@ std::vector<gpumem_kind> kinds_of_the_cpu(gpumem_device device) {
   return kinds;
 }
 
+TEST(Pool, pool_5_a_batch_that_fails_leaves_no_trace) {
+  Instance instance = open_instance();
+  const std::array<uint64_t, 3> sizes{1000, 4 * kMiB, 64 * kMiB};
+  std::array<void*, 3> none{};
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    SCOPED_TRACE(flags);
+    gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PAGEABLE, flags);
+    desc.limit = 16 * kMiB;
+    desc.release_threshold = 2 * kMiB;
+    const Pool pool = create_pool(instance.device(), desc);
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                  gpumem_pool_alloc_batch(pool, sizes.data(), sizes.size(), nullptr, none.data(), why()));
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    EXPECT_LE(info_of(pool).reserved_bytes, 2 * kMiB) << "the threshold counts for it too";
+    // The next block, which is smaller, may begin where one of the batch did.
+    auto* const block = static_cast<uint8_t*>(take(pool, 996));
+    if (flags == GPUMEM_POOL_DEBUG) {
+      block[996] ^= 1;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block, nullptr, why()));
+      block[996] ^= 1;
+    }
+    give(pool, block);
+  }
+}
+
 TEST(Pool, pool_6_debug_finds_what_was_overwritten) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kinds_of_the_cpu(instance.device())) {
@@ -321,6 +346,15 @@ TEST(Pool, pool_6_blocks_are_guarded_again_once_the_work_before_the_frees_is_com
   give(pool, first, stream);
 }
 
+TEST(Pool, pool_6_str_15_a_peak_counts_no_block_that_is_free_again) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG));
+  for (int i = 0; i < 500; ++i)
+    give(pool, take(pool, 4 * kKiB));
+  EXPECT_LT(info_of(pool).peak_live_count, 100U);
+  EXPECT_LT(info_of(pool).peak_live_bytes, 800 * kKiB);
+}
+
 TEST(Pool, pool_6_the_blocks_freed_last_are_kept_back) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG));
@@ -332,6 +366,20 @@ TEST(Pool, pool_6_the_blocks_freed_last_are_kept_back) {
     last = block;
   }
   EXPECT_LT(info_of(pool).reserved_bytes, 64 * kMiB) << "and none for ever";
+}
+
+TEST(Pool, pool_6_str_13_a_debug_pool_gives_back_what_it_does_not_keep_back) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG);
+  desc.release_threshold = 4 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  std::vector<void*> blocks(200);
+  for (void*& block : blocks)
+    block = take(pool, 256 * kKiB);
+  const uint64_t reserved = info_of(pool).reserved_bytes;
+  for (void* const block : blocks)
+    give(pool, block);
+  EXPECT_LE(info_of(pool).reserved_bytes, reserved / 2);
 }
 
 TEST(Pool, pool_6_a_debug_pool_logs_the_blocks_that_nobody_freed) {
@@ -438,6 +486,29 @@ TEST(Pool, pool_7_a_callback_may_free_blocks_of_a_debug_pool) {
   give(pool, block);
 }
 
+// Nor may it end the pool: the call that it serves goes on.
+TEST(Pool, pool_7_com_27_a_callback_cannot_destroy_its_own_pool) {
+  Instance instance = open_instance();
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    SCOPED_TRACE(flags);
+    Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, flags, 8 * kMiB);
+    void* held = take(pool, 5 * kMiB);
+    const auto callback = [](void* user_data, gpumem_pool own, uint64_t) -> int32_t {
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_destroy(own, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_set_callback(own, nullptr, nullptr, why()));
+      give(own, std::exchange(*static_cast<void**>(user_data), nullptr));
+      return 1;
+    };
+    EXPECT_OK(gpumem_pool_set_callback(pool, callback, &held, why()));
+    void* const block = take(pool, 5 * kMiB);
+    EXPECT_NE(block, nullptr);
+    EXPECT_EQ(held, nullptr);
+    EXPECT_EQ(info_of(pool).live_count, 1u);
+    give(pool, block);
+    EXPECT_OK(gpumem_pool_destroy(pool.release(), why())) << "the callback has returned";
+  }
+}
+
 // Each would wait for the callback of the other to return.
 TEST(Pool, pool_7_com_27_callbacks_of_two_pools) {
   Instance instance = open_instance();
@@ -494,6 +565,54 @@ TEST(Pool, pool_8_other_pools_make_room) {
     give(first, one);
   give(second, take(second, size));
   EXPECT_LT(info_of(first).reserved_bytes, blocks.size() * size);
+}
+
+// A limit of the pool is no lack of memory.
+TEST(Pool, pool_8_other_pools_keep_what_cannot_help) {
+  Instance instance = open_instance();
+  const Pool other = create_pool(instance.device());
+  give(other, take(other, 6 * kMiB));
+  const uint64_t before = info_of(other).reserved_bytes;
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, 8 * kMiB);
+  void* const block = take(pool, 4 * kMiB);
+  void* none = nullptr;
+  for (const uint64_t size : {6 * kMiB, 9 * kMiB})
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, size, nullptr, &none, why()));
+  EXPECT_EQ(info_of(other).reserved_bytes, before);
+  give(pool, block);
+}
+
+TEST(Pool, pool_7_the_message_says_where_the_search_ended) {
+  Instance instance =
+      open_instance([](gpumem_instance_desc& desc, gpumem_host_options&) { desc.pin_budget = 16 * kMiB; });
+  const Pool other = create_pool(instance.device(), GPUMEM_KIND_PINNED);
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_PINNED);
+  void* const live = take(other, 6 * kMiB);
+  const auto ended_at = [&](const char* stage) {
+    void* none = nullptr;
+    gpumem_error detail = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 14 * kMiB, nullptr, &none, &detail));
+    EXPECT_NE(std::strstr(detail.message, (std::string("the search ended at ") + stage + ";").c_str()),
+              nullptr)
+        << detail.message;
+  };
+  ended_at("the pool's own cache");
+  give(pool, take(pool, 2 * kMiB));
+  ended_at("what the pool had free");
+  give(other, take(other, 2 * kMiB));
+  ended_at("other pools");
+  give(other, live);
+}
+
+// A piece is larger than what was asked for, unless only the least fits.
+TEST(Pool, pool_7_a_piece_is_as_small_as_it_must_be) {
+  Instance instance =
+      open_instance([](gpumem_instance_desc& desc, gpumem_host_options&) { desc.pin_budget = 16 * kMiB; });
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PINNED);
+  desc.segment_size = 32 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  give(pool, take(pool, 6 * kMiB));
+  EXPECT_LE(info_of(pool).reserved_bytes, 16 * kMiB);
 }
 
 TEST(Pool, pool_8_what_a_debug_pool_keeps_back_makes_room) {
@@ -655,6 +774,127 @@ TEST(Pool, pool_7_the_message_says_that_the_pool_is_fragmented) {
     for (size_t i = 1; i < blocks.size(); i += 2)
       give(pool, blocks.at(i));
   }
+}
+
+// Free places of busy streams that lie apart are too small as well.
+TEST(Pool, pool_7_the_message_knows_the_largest_piece_whatever_stream_has_it) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PINNED);
+  desc.limit = desc.initial_size = 8 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  GatedStream busy(instance.device());
+  constexpr uint64_t kSize = 5 * kMiB / 4;
+  std::array<void*, 6> blocks{};
+  for (void*& block : blocks)
+    block = take(pool, kSize, busy);
+  for (size_t i = 0; i < blocks.size(); i += 2)
+    give(pool, blocks.at(i), busy);
+  void* none = nullptr;
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 3 * kMiB, nullptr, &none, &detail));
+  EXPECT_NE(std::string(detail.message).find("at most " + std::to_string(kSize) + " in a row"),
+            std::string::npos)
+      << detail.message;
+  busy.finish();
+  for (size_t i = 1; i < blocks.size(); i += 2)
+    give(pool, blocks.at(i));
+}
+
+// It is not fragmented: the pieces will join.
+TEST(Pool, pool_7_the_message_names_work_of_several_streams) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PINNED);
+  desc.limit = desc.initial_size = 4 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  GatedStream first(instance.device());
+  GatedStream second(instance.device());
+  void* const lower = take(pool, 2 * kMiB, first);
+  void* const upper = take(pool, 2 * kMiB, second);
+  give(pool, lower, first);
+  give(pool, upper, second);
+  void* none = nullptr;
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 4 * kMiB, nullptr, &none, &detail));
+  EXPECT_EQ(std::strstr(detail.message, "fragmented"), nullptr) << detail.message;
+  EXPECT_NE(std::strstr(detail.message, "synchronize it"), nullptr) << detail.message;
+  first.finish();
+  second.finish();
+  give(pool, take(pool, 4 * kMiB));
+}
+
+TEST(Pool, pool_7_the_message_says_which_block_would_have_fitted) {
+  Instance instance = open_instance();
+  const auto fits = [](gpumem_pool pool, uint64_t size, gpumem_stream stream, gpumem_status status) {
+    void* none = nullptr;
+    gpumem_error detail = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(status, gpumem_pool_alloc(pool, size, stream, &none, &detail));
+    const std::string message = detail.message;
+    const size_t at = message.rfind(", and a block of ");
+    EXPECT_NE(at, std::string::npos) << message;
+    return at == std::string::npos ? 0 : std::stoull(message.substr(at + 17));
+  };
+  {
+    // What the limit leaves, though the pool has not taken it.
+    const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, 16 * kMiB);
+    void* const block = take(pool, 3 * kMiB);
+    const uint64_t left = 16 * kMiB - info_of(pool).reserved_bytes;
+    EXPECT_EQ(fits(pool, 15 * kMiB, nullptr, GPUMEM_ERROR_LIMIT_EXCEEDED), left);
+    give(pool, take(pool, left));
+    give(pool, block);
+    // The limit counts too where the device could never have as much.
+    uint64_t total = 0;
+    ASSERT_OK(gpumem_device_get_memory(instance.device(), nullptr, &total, why()));
+    trim(pool);
+    EXPECT_EQ(fits(pool, total + 2 * kMiB, nullptr, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY), 16 * kMiB);
+  }
+  // A small block, wherever it lies: free in the stream, free without one, or in its chunk.
+  for (const int where : {0, 1, 2}) {
+    SCOPED_TRACE(where);
+    const Pool pool = create_pool(instance.device(), GPUMEM_KIND_PINNED, 0, 2 * kMiB);
+    GatedStream busy(instance.device());
+    const gpumem_stream stream = where == 0 ? busy.get() : nullptr;
+    std::vector<void*> blocks;
+    void* block = nullptr;
+    while (gpumem_pool_alloc(pool, 4 * kKiB, stream, &block, nullptr) == GPUMEM_SUCCESS)
+      blocks.push_back(block);
+    ASSERT_GT(blocks.size(), 256u);
+    // Each chunk keeps a live one, or it would be free as a whole.
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (i % 8 != 0) give(pool, blocks[i], stream);
+    }
+    if (where == 2) trim(pool, UINT64_MAX);
+    EXPECT_EQ(fits(pool, 3 * kMiB, where == 2 ? nullptr : busy.get(), GPUMEM_ERROR_LIMIT_EXCEEDED), 4 * kKiB);
+    busy.finish();
+    for (size_t i = 0; i < blocks.size(); i += 8)
+      give(pool, blocks[i], stream);
+  }
+}
+
+// A native stream whose marks have passed has nothing of the pool, and one that is marked will be heard of.
+TEST(Pool, pool_7_the_message_counts_only_native_streams_that_nobody_can_ask) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PINNED);
+  desc.limit = 8 * kMiB;
+  desc.release_threshold = kGiB;  // so that no thread keeps the block
+  const Pool pool = create_pool(instance.device(), desc);
+  const Stream stream = create_stream(instance.device());
+  gpumem_stream_info native = GPUMEM_STREAM_INFO_INIT;
+  ASSERT_OK(gpumem_stream_get_info(stream, &native, why()));
+  const auto says = [&](const char* text) {
+    void* none = nullptr;
+    gpumem_error detail = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 9 * kMiB, nullptr, &none, &detail));
+    return std::strstr(detail.message, text) != nullptr;
+  };
+  void* block = nullptr;
+  ASSERT_OK(gpumem_pool_alloc_native(pool, 2 * kMiB, native.native_stream, &block, why()));
+  EXPECT_FALSE(says("native stream")) << "nothing was freed there";
+  Gate gate;
+  gate.hold(stream);
+  EXPECT_OK(gpumem_pool_free_native(pool, block, native.native_stream, why()));  // sets a mark
+  EXPECT_FALSE(says("native stream")) << "the mark will pass";
+  gate.open();
+  stream.synchronize();
 }
 
 // A process whose addresses are limited, so that those of the pool are no more than the device has bytes.
@@ -927,6 +1167,33 @@ TEST(Pool, str_12_another_stream_gets_a_block_when_its_work_is_complete) {
   }
 }
 
+TEST(Pool, str_12_str_15_blocks_that_change_streams_are_counted) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc();
+  desc.initial_size = 16 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  const Stream first = create_stream(instance.device());
+  const Stream second = create_stream(instance.device());
+  std::set<void*> freed;
+  std::vector<void*> taken;
+  while (freed.size() < 200)
+    freed.insert(take(pool, 4 * kKiB, first));
+  for (void* const block : freed)
+    give(pool, block, first);
+  // The first search of the other stream sets the mark.
+  uint64_t found = 0;
+  while (taken.size() < 1000 && found == 0) {
+    first.synchronize();
+    taken.push_back(take(pool, 4 * kKiB, second));
+    found += freed.count(taken.back());
+  }
+  EXPECT_EQ(found, 1u);
+  EXPECT_GE(info_of(pool).cross_stream_count, 1u);
+  EXPECT_LE(info_of(pool).cross_stream_count, freed.size());
+  for (void* const block : taken)
+    give(pool, block, second);
+}
+
 TEST(Pool, str_12_a_dependency_is_inserted_if_the_pool_may) {
   Instance instance = open_instance();
   gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES);
@@ -1047,6 +1314,21 @@ TEST(Pool, str_13_a_thread_keeps_no_larger_block_beside_a_threshold) {
   give(pool, take(pool, 4 * kKiB));  // the thread keeps it
   give(pool, take(pool, 8 * kMiB));
   EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
+}
+
+TEST(Pool, str_13_a_new_threshold_counts_for_what_a_thread_keeps) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  void* const small = take(pool, 4 * kKiB);
+  give(pool, take(pool, 4 * kKiB));
+  give(pool, take(pool, 6 * kMiB));
+  EXPECT_GE(info_of(pool).reserved_bytes, 6 * kMiB);
+  EXPECT_OK(gpumem_pool_set_release_threshold(pool, kMiB, why()));
+  EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB) << "what it has kept";
+  give(pool, take(pool, 4 * kKiB));  // it keeps small blocks on
+  give(pool, take(pool, 6 * kMiB));
+  EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB) << "what it may keep from now on";
+  give(pool, small);
 }
 
 TEST(Pool, str_13_what_goes_back_goes_back_down_to_the_low_water) {
@@ -1380,6 +1662,26 @@ TEST(Pool, str_16_blocks_outlive_their_pool) {
   }
 }
 
+TEST(Pool, str_16_what_a_destroyed_pool_has_free_waits_for_no_live_block) {
+  if (!on_host() && !on_fake_cuda()) GTEST_SKIP() << "others use the device's memory too";
+  Instance instance = open_instance();
+  const uint64_t before = free_bytes(instance.device());
+  Pool pool = create_pool(instance.device());
+  const Stream stream = create_stream(instance.device());
+  void* const live = take(pool, 4 * kKiB);
+  std::vector<void*> blocks(32);
+  for (void*& block : blocks)
+    block = take(pool, 256 * kKiB, stream);
+  blocks.push_back(take(pool, 32 * kMiB, stream));
+  for (void* const block : blocks)
+    give(pool, block, stream);
+  stream.synchronize();
+  pool.destroy();
+  EXPECT_LE(before - free_bytes(instance.device()), 4 * kMiB);
+  EXPECT_OK(gpumem_pool_free_pointer(instance, live, nullptr, why()));
+  EXPECT_EQ(free_bytes(instance.device()), before);
+}
+
 // What the strict host backend refuses to take away goes back later.
 TEST(Pool, str_16_memory_of_a_destroyed_pool_goes_back_later) {
   if (!on_host()) SKIP_RULE("only the strict host backend refuses to free what nobody has observed complete");
@@ -1702,14 +2004,9 @@ TEST(Pool, pool_16_holes_move_only_if_much_more_would_be_taken) {
 // Nothing that the stream does next can come before the work that still uses the holes.
 TEST(Pool, pool_16_holes_move_while_the_work_of_their_stream_runs) {
   Instance instance = WithHoles::open();
-  const auto free_bytes = [&] {
-    uint64_t free = 0;
-    EXPECT_OK(gpumem_device_get_memory(instance.device(), &free, nullptr, why()));
-    return free;
-  };
   const Pool pool = create_pool(instance.device());
   GatedStream busy(instance.device());
-  const uint64_t before = free_bytes();
+  const uint64_t before = free_bytes(instance.device());
   {
     WithHoles blocks(instance, pool, busy);
     for (int i = 0; i < 9; ++i)
@@ -1720,7 +2017,7 @@ TEST(Pool, pool_16_holes_move_while_the_work_of_their_stream_runs) {
   }
   EXPECT_TRUE(all_goes_back(pool));
   if (on_host() || on_fake_cuda()) {
-    EXPECT_EQ(free_bytes(), before) << "nothing is mapped any more";
+    EXPECT_EQ(free_bytes(instance.device()), before) << "nothing is mapped any more";
   }
 }
 
@@ -1797,6 +2094,26 @@ TEST(Pool, pool_16_small_blocks_that_work_still_uses_make_room_in_their_stream) 
   EXPECT_TRUE(holds_only(instance, blocks[0], 256 * kKiB, 0xEE));
   give(pool, large, busy);
   give(pool, blocks[0], busy);
+}
+
+// What is left of such a chunk serves all once that work is complete.
+TEST(Pool, pool_16_what_is_left_of_small_blocks_goes_back) {
+  Instance instance = WithHoles::open();
+  const Pool pool = create_pool(instance.device());
+  GatedStream busy(instance.device());
+  std::vector<void*> blocks(96);
+  for (void*& block : blocks)
+    block = take(pool, 256 * kKiB, busy);
+  const uint64_t reserved = info_of(pool).reserved_bytes;
+  for (void* const block : blocks)
+    give(pool, block, busy);
+  trim(pool, UINT64_MAX);  // sets the mark of these frees
+  void* const large = take(pool, 20 * kMiB, busy);
+  EXPECT_EQ(info_of(pool).reserved_bytes, reserved);
+  busy.finish();
+  give(pool, take(pool, 30 * kMiB));  // takes notice of the marks
+  give(pool, large);                  // a free in the stream would set another one
+  EXPECT_TRUE(all_goes_back(pool));
 }
 
 // A thread keeps 8 blocks of a class however large they are, and they are no reason to take more memory.
@@ -2314,6 +2631,58 @@ TEST(Pool, pool_11_destroying_holds_up_no_other_call) {
       held));
   held.finish();
   destroyer.join();
+}
+
+// A native stream cannot be marked, so destroying waits for the device.
+TEST(Pool, pool_11_a_free_waits_for_no_native_stream_that_destroying_waits_for) {
+  Instance instance = open_instance();
+  const auto live_before = stats(instance).live_count;
+  Pool pool = create_pool(instance.device());
+  GatedStream held(instance.device());
+  gpumem_stream_info native = GPUMEM_STREAM_INFO_INIT;
+  ASSERT_OK(gpumem_stream_get_info(held, &native, why()));
+  void* used = nullptr;
+  ASSERT_OK(gpumem_pool_alloc_native(pool, 4 * kKiB, native.native_stream, &used, why()));
+  EXPECT_OK(fill_on(instance, held, used, 4 * kKiB, 6, 1, why()));
+  void* const live = take(pool, 4 * kKiB);
+  EXPECT_OK(gpumem_pool_free_native(pool, used, native.native_stream, why()));
+  gpumem::test::Sleeper destroying([&] { EXPECT_OK(gpumem_pool_destroy(pool.release(), why())); });
+  EXPECT_TRUE(returns([&] { EXPECT_OK(gpumem_pool_free_pointer(instance, live, nullptr, why())); }, held));
+  held.finish();
+  destroying.join();
+  EXPECT_EQ(stats(instance).live_count, live_before);
+}
+
+TEST(Pool, pool_11_destroying_waits_for_the_work_before_a_free_that_comes_meanwhile) {
+  Instance instance = open_instance();
+  const auto live_before = stats(instance).live_count;
+  Pool pool = create_pool(instance.device());
+  GatedStream held(instance.device());
+  Gate second;
+  gpumem_stream_info native = GPUMEM_STREAM_INFO_INIT;
+  ASSERT_OK(gpumem_stream_get_info(held, &native, why()));
+  void* used = nullptr;
+  ASSERT_OK(gpumem_pool_alloc_native(pool, 4 * kKiB, native.native_stream, &used, why()));
+  EXPECT_OK(fill_on(instance, held, used, 4 * kKiB, 6, 1, why()));
+  void* const later = take(pool, 4 * kKiB);
+  EXPECT_OK(gpumem_pool_free_native(pool, used, native.native_stream, why()));
+  std::atomic<bool> opened{false};
+  bool waited = false;
+  gpumem::test::Sleeper destroying([&] {
+    EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+    waited = opened;
+  });
+  second.hold(held);
+  EXPECT_OK(fill_on(instance, held, later, 4 * kKiB, 6, 1, why()));
+  EXPECT_OK(gpumem_pool_free_pointer(instance, later, held, why()));
+  held.open();
+  second.wait_until_reached();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for who does not wait to show it
+  opened = true;
+  second.open();
+  destroying.join();
+  EXPECT_TRUE(waited);
+  EXPECT_EQ(stats(instance).live_count, live_before);
 }
 
 TEST(Pool, pool_11_blocks_are_freed_while_it_is_destroyed) {

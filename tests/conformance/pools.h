@@ -53,6 +53,12 @@ inline uint64_t trim(gpumem_pool pool, uint64_t keep = 0) {
   return released;
 }
 
+inline uint64_t free_bytes(gpumem_device device) {
+  uint64_t free = 0;
+  EXPECT_OK(gpumem_device_get_memory(device, &free, nullptr, why()));
+  return free;
+}
+
 // Whether trimming releases all memory, once the marks in the streams have passed.
 inline bool all_goes_back(gpumem_pool pool) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
