@@ -613,6 +613,21 @@ TEST(Pool, pool_7_a_piece_is_as_small_as_it_must_be) {
   const Pool pool = create_pool(instance.device(), desc);
   give(pool, take(pool, 6 * kMiB));
   EXPECT_LE(info_of(pool).reserved_bytes, 16 * kMiB);
+  EXPECT_EQ(info_of(pool).peak_reserved_bytes, info_of(pool).reserved_bytes);
+}
+
+TEST(Pool, str_16_a_segment_is_smaller_where_the_limit_leaves_less) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    SCOPED_TRACE(kind);
+    gpumem_pool_desc desc = pool_desc(kind);
+    desc.segment_size = 6 * kMiB;
+    desc.limit = 8 * kMiB;
+    const Pool pool = create_pool(instance.device(), desc);
+    void* const first = take(pool, 6 * kMiB);
+    give(pool, take(pool, 2 * kMiB));
+    give(pool, first);
+  }
 }
 
 TEST(Pool, pool_8_what_a_debug_pool_keeps_back_makes_room) {
