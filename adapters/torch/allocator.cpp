@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -107,8 +108,42 @@ void throw_torch_out_of_memory(const std::string& message) {
                            std::to_string(device) + ": " + error.message);
 }
 
+// What PyTorch sees as its text, and Python by its status.
+struct Failure : std::runtime_error {
+  Failure(const gpumem_error& its, const std::string& text) : std::runtime_error(text), detail(its) {}
+  gpumem_error detail;
+};
+
+[[noreturn]] void refuse(gpumem_status status, const char* text) {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  error.status = status;
+  throw Failure(error, text);
+}
+
 void require(gpumem_status status, const char* what, const gpumem_error& error) {
-  if (GPUMEM_FAILED(status)) throw std::runtime_error(std::string(what) + ": " + error.message);
+  if (GPUMEM_FAILED(status)) throw Failure(error, std::string(what) + ": " + error.message);
+}
+
+// For callers of C, through which no exception may go.
+template <class Work>
+gpumem_status without_exceptions(gpumem_error* out, const Work& work) noexcept {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto say = [&error](gpumem_status status, const char* text) {
+    error.status = status;
+    std::snprintf(error.message, sizeof error.message, "%s", text);
+  };
+  try {
+    work();
+  } catch (const Failure& failure) {
+    error = failure.detail;
+    say(error.status, failure.what());
+  } catch (const std::bad_alloc&) {
+    say(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "there is no host memory for the records of the allocator");
+  } catch (const std::exception& problem) {
+    say(GPUMEM_ERROR_INTERNAL, problem.what());
+  }
+  if (out != nullptr && out->struct_size >= sizeof error) *out = error;
+  return error.status;
 }
 
 // ---- memory of private pools ----
@@ -362,7 +397,9 @@ struct State {
 };
 
 State& state() {
-  static State* const made = new State;
+  // Not by new, which may throw.
+  alignas(State) static std::array<unsigned char, sizeof(State)> place;
+  static State* const made = new (place.data()) State;
   return *made;
 }
 
@@ -371,7 +408,8 @@ using Lock = std::unique_lock<std::mutex>;
 // For what may throw. A child process has the lock as it was, and must not touch it.
 Lock enter(State& all) {
   if (all.forked.load())
-    throw std::runtime_error(
+    refuse(
+        GPUMEM_ERROR_FORKED,
         "this process was forked from one that uses the GPU through gpumem; start processes with \"spawn\"");
   return Lock(all.mutex);
 }
@@ -388,7 +426,8 @@ void open(State& all) {
 }
 
 void require_device(int device) {
-  if (device < 0 || device >= kDevices) throw std::runtime_error("gpumem serves the GPUs 0 to 63");
+  if (device < 0 || device >= kDevices)
+    refuse(GPUMEM_ERROR_INVALID_ARGUMENT, "gpumem serves the GPUs 0 to 63");
 }
 
 gpumem_pool make_pool(Device& device, const char* name) {
@@ -933,6 +972,15 @@ EXPORT void gpumem_torch_reset_peaks(int ordinal) {
   for (const auto& [key, one] : all.privates) {
     if (key.first == ordinal) one->arena.reset_peaks();
   }
+}
+
+// Hooks of PyTorch that may throw, for ctypes.
+EXPORT gpumem_status gpumem_torch_try_reset(gpumem_error* error) {
+  return without_exceptions(error, [] { gpumem_torch_reset(); });
+}
+
+EXPORT gpumem_status gpumem_torch_try_memory_fraction(double fraction, int ordinal, gpumem_error* error) {
+  return without_exceptions(error, [&] { gpumem_torch_memory_fraction(fraction, ordinal); });
 }
 
 // The pool of a device, or null.

@@ -1175,6 +1175,45 @@ assert segment and not segments.alloc(1 << 50, 0, None)
 segments.free(segment, 20 << 20, 0, None)
 ''')
 
+    @on_cuda
+    def test_a_fraction_that_is_refused(self):
+        """Exceptions of C++ must not reach ctypes, which would end the process."""
+        python(TORCH_STAND_IN + '''
+import os
+import gpumem
+import gpumem.adapters.torch as adapter
+
+def refused(kind, device, text):
+    try:
+        adapter.set_per_process_memory_fraction(0.5, device)
+    except kind as problem:
+        assert text in str(problem), problem
+        return True
+    return False
+
+assert refused(gpumem.InvalidArgument, 9, "gpumem does not find the GPU: ")
+assert refused(gpumem.InvalidArgument, 64, "0 to 63") and refused(ValueError, "cuda:64", "0 to 63")
+adapter.set_per_process_memory_fraction(0.5, 0)
+assert adapter._memory_fraction() == 0.5
+child = os.fork()
+if not child:
+    adapter.empty_cache()
+    os._exit(0 if refused(gpumem.Forked, 0, "forked") else 1)
+assert os.waitpid(child, 0)[1] == 0
+''')
+
+    @on_cuda
+    def test_a_driver_that_fails(self):
+        python(TORCH_STAND_IN + '''
+import gpumem
+import gpumem.adapters.torch as adapter
+try:
+    adapter.set_per_process_memory_fraction(0.5)
+    raise AssertionError("the driver cannot be opened")
+except gpumem.Error as problem:
+    assert "cannot open the CUDA driver" in str(problem) and problem.native_name == "CUDA_ERROR_UNKNOWN", repr(problem)
+''', FAKE_CUDA_INIT="CUDA_ERROR_UNKNOWN")
+
     def test_a_library_that_is_not_there(self):
         python(TORCH_STAND_IN + '''
 import gpumem.adapters.torch as adapter

@@ -183,8 +183,9 @@ def _load() -> ctypes.CDLL:
             library = _plug_in.load(library_path())
             for name, result, arguments in (
                     ("get_stats", c_int, [c_int, ctypes.POINTER(_Stats)]), ("reset_peaks", None, [c_int]),
-                    ("get_blocks", c_uint64, [ctypes.POINTER(_Block), c_uint64]), ("reset", None, []),
-                    ("pool", c_void_p, [c_int]), ("memory_fraction", None, [c_double, c_int]),
+                    ("get_blocks", c_uint64, [ctypes.POINTER(_Block), c_uint64]),
+                    ("try_reset", c_int, [ctypes.POINTER(_library.gpumem_error)]), ("pool", c_void_p, [c_int]),
+                    ("try_memory_fraction", c_int, [c_double, c_int, ctypes.POINTER(_library.gpumem_error)]),
                     ("base_alloc", c_void_p, [c_void_p, ctypes.POINTER(c_size_t)])):
                 function = getattr(library, "gpumem_torch_" + name)
                 function.restype, function.argtypes = result, arguments
@@ -388,13 +389,13 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
     if not 0 <= fraction <= 1:
         raise ValueError(f"the fraction must lie between 0 and 1, not {fraction}")
     torch.cuda.init()
-    _load().gpumem_torch_memory_fraction(float(fraction), _index(device))
+    call(_load().gpumem_torch_try_memory_fraction, float(fraction), _index(device))
 
 
 def empty_cache() -> None:
     """Waits for the GPUs and gives back all memory that is free, as ``torch.cuda.empty_cache()`` does. Private pools of graphs that
     still exist keep theirs."""
-    _load().gpumem_torch_reset()
+    call(_load().gpumem_torch_try_reset)
 
 
 def memory_snapshot(device: Any = None) -> List[Dict[str, Any]]:
