@@ -342,9 +342,13 @@ class Arena {
 
 struct Private {
   explicit Private(gpumem_pool pool) : arena(pool) {}
+  bool over() const { return uses <= 0 && arena.counts().live_count == 0; }
+
   Arena arena;
   int uses = 0;          // graphs, and begins that have no release yet
   bool dropped = false;  // its route ended without gpumem_torch_end_allocate_to_pool
+  // Blocks that were freed and uses that ended, and how many of both when the device was last waited for.
+  uint64_t ends = 0, ends_before_wait = 0;
 };
 
 struct Route {
@@ -355,12 +359,15 @@ struct Route {
   bool captured = false;  // and `stream` is
 };
 
-// What must wait until the capture of its stream has ended.
+// What must wait.
 struct Deferred {
+  enum What { kUse, kFree, kFreeAlone };
   int device = 0;
   void* pointer = nullptr;
   cudaStream_t stream = nullptr;
-  bool records = false;  // a use of the stream; otherwise a free
+  // A use or a free of a stream whose capture must end, or a free for which the device must be waited for.
+  What what = kFree;
+  bool before_wait = false;  // it was there when the device was last waited for
 };
 
 struct Device {
@@ -381,8 +388,11 @@ struct Device {
 
 // Never destroyed: PyTorch frees tensors while the process ends.
 struct State {
-  std::mutex mutex;  // guards what follows, but for the atomics; held while a filter is asked and while the
-                     // device is waited for
+  // PyTorch frees with the lock of the interpreter, which a function of Python in some stream may need. So
+  // `mutex` is never held while the device is waited for, and `waits`, which is taken before it, never where
+  // PyTorch frees. A begin takes `waits`, since such a wait would end a capture.
+  std::mutex waits;
+  std::mutex mutex;  // guards what follows, but for the atomics; held while a filter is asked
   gpumem_instance instance = nullptr;
   std::array<Device, kDevices> devices;
   std::vector<Route> routes;
@@ -405,12 +415,17 @@ State& state() {
 
 using Lock = std::unique_lock<std::mutex>;
 
-// For what may throw. A child process has the lock as it was, and must not touch it.
-Lock enter(State& all) {
+// A child process has the locks as they were, and must not touch them.
+void require_parent(const State& all) {
   if (all.forked.load())
     refuse(
         GPUMEM_ERROR_FORKED,
         "this process was forked from one that uses the GPU through gpumem; start processes with \"spawn\"");
+}
+
+// For what may throw.
+Lock enter(State& all) {
+  require_parent(all);
   return Lock(all.mutex);
 }
 
@@ -573,27 +588,7 @@ void drop_failed_captures(State& all) {
   all.route_count.store(all.routes.size());
 }
 
-// Ends private pools that no graph uses any more. Needs that nothing is being captured: it waits for the
-// device.
-void reap(State& all) {
-  if (!all.routes.empty() || all.exiting.load()) return;
-  for (auto at = all.privates.begin(); at != all.privates.end();) {
-    const int device = at->first.first;
-    Arena& arena = at->second->arena;
-    const bool over = at->second->uses <= 0 && arena.counts().live_count == 0;
-    if (over && wait_for_device(all, device)) {
-      arena.settle();
-      arena.trim();
-      if (!GPUMEM_FAILED(gpumem_pool_destroy(arena.pool(), nullptr))) {
-        at = all.privates.erase(at);
-        apply_limit(all, device);
-        continue;
-      }
-    }
-    ++at;
-  }
-}
-
+// Waits for nothing.
 void free_in_order(Device& device, int ordinal, void* pointer, cudaStream_t stream, State& all) {
   all.freed_in.insert({ordinal, stream});
   const gpumem_pool pool = device.pool.load();
@@ -602,12 +597,12 @@ void free_in_order(Device& device, int ordinal, void* pointer, cudaStream_t stre
       status == GPUMEM_ERROR_CLOSED)
     return;
   if (status == GPUMEM_ERROR_INVALID_STATE) {  // a capture of the stream has failed
-    all.deferred.push_back({ordinal, pointer, stream, false});
-    return;
+    all.deferred.push_back({ordinal, pointer, stream, Deferred::kFree});
+  } else if (status == GPUMEM_ERROR_DEVICE_LOST) {
+    (void)gpumem_pool_free(pool, pointer, nullptr, nullptr);
+  } else {  // the stream is gone
+    all.deferred.push_back({ordinal, pointer, stream, Deferred::kFreeAlone});
   }
-  // The device is lost, or the stream is gone.
-  if (status != GPUMEM_ERROR_DEVICE_LOST && !wait_for_device(all, ordinal)) return;
-  (void)gpumem_pool_free(pool, pointer, nullptr, nullptr);
 }
 
 // What waited for captures that have ended.
@@ -618,9 +613,9 @@ void settle_deferred(State& all) {
     Device& device = all.devices[static_cast<size_t>(one.device)];
     const bool recorded = std::any_of(all.deferred.begin(), all.deferred.end(),
                                       [&](const Deferred& other) { return other.pointer == one.pointer; });
-    if (recorded || is_captured(all, one.device, one.stream)) {
+    if (recorded || one.what == Deferred::kFreeAlone || is_captured(all, one.device, one.stream)) {
       all.deferred.push_back(one);
-    } else if (one.records) {
+    } else if (one.what == Deferred::kUse) {
       const StreamHandle stream(all, one.device, one.stream);
       if (stream.get() != nullptr)
         (void)gpumem_pool_record_use(device.pool.load(), one.pointer, stream.get(), nullptr);
@@ -630,19 +625,47 @@ void settle_deferred(State& all) {
   }
 }
 
-// Makes free what is only waiting, before an allocation is tried once more.
-void reclaim(State& all, int ordinal) {
+// Makes free what is only waiting, and ends private pools that no graph uses any more, unless anything is
+// being captured: it waits for the device. What ends meanwhile stays for the next time, since work that was
+// enqueued after the wait began may use it. Needs `waits`.
+void reclaim_alone(State& all, int ordinal) {
+  Lock lock(all.mutex);
   drop_failed_captures(all);
   settle_deferred(all);
   if (!all.routes.empty()) return;
   mark_streams(all, ordinal);
+  for (const auto& [key, one] : all.privates)
+    one->ends_before_wait = one->ends;
+  for (Deferred& one : all.deferred)
+    one.before_wait = true;
+  lock.unlock();
   if (!wait_for_device(all, ordinal)) return;  // for the marks too
-  for (const auto& [key, one] : all.privates) {
-    if (key.first != ordinal) continue;
-    one->arena.settle();
-    if (one->uses <= 0) one->arena.trim();
+  lock.lock();
+  const auto free_alone = [&](const Deferred& one) {
+    if (one.device != ordinal || one.what != Deferred::kFreeAlone || !one.before_wait) return false;
+    const gpumem_pool pool = all.devices[static_cast<size_t>(ordinal)].pool.load();
+    (void)gpumem_pool_free(pool, one.pointer, nullptr, nullptr);
+    return true;
+  };
+  all.deferred.erase(std::remove_if(all.deferred.begin(), all.deferred.end(), free_alone),
+                     all.deferred.end());
+  for (auto at = all.privates.begin(); at != all.privates.end();) {
+    Private& one = *at->second;
+    const auto next = std::next(at);
+    if (at->first.first == ordinal && one.ends == one.ends_before_wait) {
+      one.arena.settle();
+      if (one.uses <= 0) one.arena.trim();
+      if (one.over() && !GPUMEM_FAILED(gpumem_pool_destroy(one.arena.pool(), nullptr)))
+        all.privates.erase(at);
+    }
+    at = next;
   }
-  reap(all);
+  apply_limit(all, ordinal);
+}
+
+void reclaim(State& all, int ordinal) {
+  const std::lock_guard alone(all.waits);
+  reclaim_alone(all, ordinal);
 }
 
 gpumem_status take(State& all, Private& owner, int ordinal, uint64_t size, cudaStream_t stream, void** out,
@@ -690,13 +713,16 @@ gpumem_status take(State& all, Private& owner, int ordinal, uint64_t size, cudaS
     if (again || tried) {
       if (!is_lack(error.status)) break;
       device.retries.fetch_add(1, std::memory_order_relaxed);
+      if (lock.owns_lock()) lock.unlock();
       reclaim(all, ordinal);
     }
     error = no_error();
     gpumem_status status;
+    if (!lock.owns_lock()) lock.lock();
     if (Private* const owner = private_for(all, ordinal, stream)) {
       status = take(all, *owner, ordinal, size, stream, &pointer, &error);
     } else {
+      lock.unlock();
       status = gpumem_pool_alloc_native(device.pool.load(), size, stream, &pointer, &error);
     }
     if (!GPUMEM_FAILED(status)) return pointer;
@@ -704,7 +730,7 @@ gpumem_status take(State& all, Private& owner, int ordinal, uint64_t size, cudaS
     if (tried) break;
   }
   if (is_lack(error.status)) device.failures.fetch_add(1, std::memory_order_relaxed);
-  lock.unlock();
+  if (lock.owns_lock()) lock.unlock();
   fail(size, ordinal, error);
 }
 
@@ -728,13 +754,13 @@ gpumem_status take(State& all, Private& owner, int ordinal, uint64_t size, cudaS
   for (const auto& [key, one] : all.privates) {
     if (key.first != ordinal || one->arena.find(pointer) == nullptr) continue;
     one->arena.give(pointer);
-    if (one->arena.counts().live_count == 0) reap(all);
+    ++one->ends;
     return;
   }
   const bool recorded = std::any_of(all.deferred.begin(), all.deferred.end(),
                                     [&](const Deferred& other) { return other.pointer == pointer; });
   if (recorded || (!all.routes.empty() && is_captured(all, ordinal, stream))) {
-    all.deferred.push_back({ordinal, pointer, stream, false});
+    all.deferred.push_back({ordinal, pointer, stream, Deferred::kFree});
     return;
   }
   free_in_order(device, ordinal, pointer, stream, all);
@@ -808,7 +834,6 @@ EXPORT void gpumem_torch_init(int /*device_count*/) {
 EXPORT void gpumem_torch_reset() {
   State& all = state();
   if (all.forked.load()) return;
-  const Lock lock(all.mutex);
   for (int ordinal = 0; ordinal < kDevices; ++ordinal) {
     const gpumem_pool pool = all.devices[static_cast<size_t>(ordinal)].pool.load();
     if (pool == nullptr) continue;
@@ -855,7 +880,7 @@ EXPORT void gpumem_torch_record_stream(void* pointer, cudaStream_t native) {
     if (stream.get() == nullptr)
       throw std::runtime_error("record_stream: gpumem does not know such a stream on the GPU of the tensor");
     if (!all.routes.empty() && is_captured(all, ordinal, native)) {
-      all.deferred.push_back({ordinal, pointer, native, true});
+      all.deferred.push_back({ordinal, pointer, native, Deferred::kUse});
       return;
     }
     gpumem_error error = no_error();
@@ -866,8 +891,18 @@ EXPORT void gpumem_torch_record_stream(void* pointer, cudaStream_t native) {
 
 EXPORT void gpumem_torch_begin_allocate_to_pool(int ordinal, MempoolId id, Filter filter) {
   State& all = state();
-  const Lock lock = enter(all);
+  require_parent(all);
+  const std::lock_guard alone(all.waits);
+  Lock lock(all.mutex);
   Device& device = device_at(all, ordinal);
+  const bool reclaims = std::any_of(all.privates.begin(), all.privates.end(), [&](const auto& entry) {
+    return entry.first.first == ordinal && entry.second->over();
+  });
+  if (reclaims) {  // since nothing can be while this capture runs
+    lock.unlock();
+    reclaim_alone(all, ordinal);
+    lock.lock();
+  }
   drop_failed_captures(all);
   for (const Route& route : all.routes) {
     if (route.device == ordinal && route.id == id)
@@ -906,7 +941,6 @@ EXPORT void gpumem_torch_end_allocate_to_pool(int ordinal, MempoolId id) {
     owner->second->dropped = false;
   }
   settle_deferred(all);
-  reap(all);
 }
 
 EXPORT void gpumem_torch_release_pool(int ordinal, MempoolId id) {
@@ -916,7 +950,7 @@ EXPORT void gpumem_torch_release_pool(int ordinal, MempoolId id) {
   const auto found = all.privates.find({ordinal, id});
   if (found == all.privates.end()) return;
   --found->second->uses;
-  reap(all);
+  ++found->second->ends;
 }
 
 // ---- what gpumem.adapters.torch calls: the names and the order of the fields are in

@@ -10,12 +10,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -160,6 +163,25 @@ struct Graph {
   bool ended = false;
 };
 
+// A stream that stands still while this lives.
+class Hold {
+ public:
+  explicit Hold(CUstream stream) : stream_(stream) {
+    const auto wait = [](void* self) { static_cast<Hold*>(self)->release_.get_future().wait(); };
+    EXPECT_EQ(CU(cuLaunchHostFunc)(stream, wait, this), CUDA_SUCCESS);
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() {
+    release_.set_value();
+    EXPECT_EQ(CU(cuStreamSynchronize)(stream_), CUDA_SUCCESS);
+  }
+
+ private:
+  const CUstream stream_;
+  std::promise<void> release_;
+};
+
 struct Stats {
   uint64_t live_count, live_bytes, reserved_bytes, segment_count;
   uint64_t peak_live_count, peak_live_bytes, peak_reserved_bytes;
@@ -210,8 +232,8 @@ class TorchAllocator : public testing::Test {
     if (getenv("TORCH_ALLOCATOR_ENDS") != nullptr) return;
     EXPECT_TRUE(allocator->metadata.empty());
     EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
-    EXPECT_TRUE(private_blocks().empty());
     allocator->reset();
+    EXPECT_TRUE(private_blocks().empty());
     EXPECT_EQ(stats_of().live_count, 0u);
     EXPECT_EQ(stats_of().reserved_bytes, 0u);
     std::string violations(1 << 16, '\0');
@@ -461,7 +483,10 @@ TEST_F(TorchAllocator, SharesAPrivatePoolAmongCaptures) {
   // The first one may end; the pool stays for the second.
   first.reset();
   EXPECT_FALSE(private_blocks().empty());
+  allocator->reset();
+  EXPECT_FALSE(private_blocks().empty());
   second.reset();
+  allocator->reset();
   EXPECT_TRUE(private_blocks().empty());
 }
 
@@ -476,9 +501,11 @@ TEST_F(TorchAllocator, KeepsThePrivatePoolUntilItsLastBlockIsFreed) {
     graph.replay(stream);
     wait(stream);
   }
+  allocator->reset();
   EXPECT_FALSE(private_blocks().empty());
   EXPECT_EQ(byte_at(output), 7u);
   free(output);
+  allocator->reset();
   EXPECT_TRUE(private_blocks().empty());
 }
 
@@ -511,8 +538,107 @@ TEST_F(TorchAllocator, WaitsForAGraphThatRunsBeforeItsMemoryGoes) {
   graph.replay(side);  // in a stream that the allocator has never seen
   const uint64_t before = waits();
   graph.reset();
+  EXPECT_EQ(waits(), before);
+  allocator->reset();
   EXPECT_GT(waits(), before);
+  EXPECT_TRUE(private_blocks().empty());
   ASSERT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_DELAY_US", "0"), 0);
+}
+
+// PyTorch holds the lock of Python's interpreter there, for which a function in a stream may wait.
+TEST_F(TorchAllocator, WaitsForNothingWhereGraphsAndTensorsEnd) {
+  void* const orphan = malloc(kMiB, CU_STREAM_PER_THREAD);
+  const uint64_t before = waits();
+  const MempoolId other = next_pool();
+  void* output = nullptr;
+  {
+    Graph graph(*allocator, stream, next_pool());
+    graph.capture_begin();
+    output = malloc(1000);
+    graph.capture_end();
+    graph.replay(side);
+    allocator->begin(0, other, [](CUstream) { return true; });
+    free(malloc(1000));
+    allocator->release(0, other);
+  }
+  free(output);
+  allocator->end(0, other);
+  // As if its stream were gone.
+  ASSERT_EQ(
+      FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "cuStreamIsCapturing:1:always:CUDA_ERROR_INVALID_HANDLE"),
+      0);
+  free(orphan);
+  ASSERT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", ""), 0);
+  EXPECT_EQ(stats_of().live_count, 1u);
+  EXPECT_EQ(waits(), before);
+}
+
+TEST_F(TorchAllocator, ReclaimsBeforeACapture) {
+  {
+    Graph graph(*allocator, stream, next_pool());
+    graph.capture_begin();
+    free(malloc(150 * kMiB));
+    graph.capture_end();
+  }
+  Graph graph(*allocator, stream, next_pool());
+  graph.capture_begin();
+  void* const inside = malloc(150 * kMiB);  // where nothing could be waited for
+  EXPECT_NE(inside, nullptr);
+  free(inside);
+  graph.capture_end();
+}
+
+TEST_F(TorchAllocator, FreesWhileAnotherThreadWaitsForTheDevice) {
+  void* const block = malloc(4096);
+  void* const recorded = malloc(4096);
+  Graph before(*allocator, stream, next_pool()), during(*allocator, stream, next_pool());
+  Graph kept(*allocator, stream, next_pool());
+  std::vector<void*> inside;
+  for (Graph* const graph : {&before, &during, &kept}) {
+    graph->capture_begin();
+    inside.push_back(malloc(1000));
+    inside.push_back(malloc(2 * kMiB));
+    graph->capture_end();
+  }
+  free(inside[0]);
+  free(inside[1]);
+  free(inside[2]);
+  before.reset();
+  kept.reset();
+  CUstream never_seen = nullptr;
+  ASSERT_EQ(CU(cuStreamCreate)(&never_seen, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  void* const other = malloc(4096, never_seen);
+  std::thread waiter, ender;
+  {
+    const Hold hold(side);
+    const uint64_t count = waits();
+    waiter = std::thread([&] { allocator->reset(); });
+    while (waits() == count)
+      std::this_thread::yield();
+    std::promise<void> ended;
+    ender = std::thread([&] {
+      allocator->record_stream(recorded, side);
+      free(recorded);
+      free(block);
+      free(other);
+      during.replay(side);  // after the wait began
+      during.reset();
+      free(inside[3]);
+      free(inside[4]);
+      ended.set_value();
+    });
+    EXPECT_EQ(ended.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  }
+  waiter.join();
+  ender.join();
+  // What ended while the thread waited stays.
+  std::set<uint64_t> left;
+  for (const BlockRow& row : private_blocks())
+    left.insert(row.first);
+  EXPECT_EQ(left, (std::set<uint64_t>{during.pool.first, kept.pool.first}));
+  free(inside[5]);
+  allocator->reset();
+  EXPECT_TRUE(private_blocks().empty());
 }
 
 TEST_F(TorchAllocator, HoldsBackWhatACapturedStreamFrees) {

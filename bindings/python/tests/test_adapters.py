@@ -1113,7 +1113,7 @@ def change_current_allocator(made):
 
 torch = types.ModuleType("torch")
 torch.device = lambda text: types.SimpleNamespace(index=int(text.partition(":")[2]) if ":" in text else None)
-torch._C = types.SimpleNamespace(**dict.fromkeys(("_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_memorySnapshot")))
+torch._C = types.SimpleNamespace(**dict.fromkeys(("_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_memorySnapshot", "_cuda_emptyCache")))
 torch.cuda = types.SimpleNamespace(
     current_device=lambda: 0, init=lambda: None,
     MemPool=lambda inner, **options: (inner, options),
@@ -1173,6 +1173,24 @@ assert options == {"use_on_oom": True}
 segment = segments.alloc(20 << 20, 0, None)
 assert segment and not segments.alloc(1 << 50, 0, None)
 segments.free(segment, 20 << 20, 0, None)
+''')
+
+    @on_cuda
+    def test_emptying_lets_other_threads_run(self):
+        """It waits for the GPU, where a function of Python may be what it waits for."""
+        python(TORCH_STAND_IN + '''
+import time
+import gpumem
+import gpumem.adapters.torch as adapter
+
+adapter.install()
+(inner,) = current
+inner.free(inner.alloc(1 << 20, 0, None), 1 << 20, 0, None)
+ran = []
+with gpumem.Instance("cuda") as instance, instance.device(0).stream() as stream:
+    stream.launch_host_function(lambda: (time.sleep(0.05), ran.append(True)))
+    torch._C._cuda_emptyCache()
+    assert ran and adapter.memory_stats()["reserved_bytes.all.current"] == 0
 ''')
 
     @on_cuda

@@ -211,6 +211,7 @@ def install() -> None:
     Call it before PyTorch uses the GPU, once for the process; a second call does nothing. ``torch.cuda.memory_stats()`` and all
     that is built on it, ``memory_snapshot()``, ``reset_peak_memory_stats()`` and ``get_per_process_memory_fraction()`` then answer
     from gpumem: with an allocator that is plugged in they would fail, so this replaces the functions of ``torch._C`` below them.
+    It also replaces the one below ``torch.cuda.empty_cache()``, so that other threads of Python run while that waits.
     ``torch.compile(mode="reduce-overhead")`` needs from the allocator what cannot be plugged in, unless
     ``torch._inductor.config.triton.cudagraph_trees`` is off: so this turns that off.
     """
@@ -226,7 +227,7 @@ def install() -> None:
     _installed = True
     inside = torch._C
     for name, function in (("_cuda_memoryStats", _nested_stats), ("_cuda_memorySnapshot", _snapshot),
-                           ("_cuda_resetPeakMemoryStats", _reset_peaks),
+                           ("_cuda_resetPeakMemoryStats", _reset_peaks), ("_cuda_emptyCache", empty_cache),
                            ("_cuda_resetAccumulatedMemoryStats", _reset_accumulated),
                            ("_cuda_getMemoryFraction", _memory_fraction)):
         if hasattr(inside, name):
