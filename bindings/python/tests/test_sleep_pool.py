@@ -88,6 +88,38 @@ other.sleep()
 assert pool.info().awake_count == 3 and other.info().awake_count == 0
 ''')
 
+    def test_expandable_segments_are_off_until_the_last_use_ends(self):
+        """The setting is of the process."""
+        for variable, value in (("PYTORCH_ALLOC_CONF", "a:1,expandable_segments:True"),
+                                ("PYTORCH_CUDA_ALLOC_CONF", " expandable_segments : True ,a:1")):
+            with self.subTest(value):
+                python(POOL + '''
+import threading
+inside, leave = threading.Event(), threading.Event()
+
+def first():
+    with pool.use():
+        inside.set()
+        leave.wait()
+
+thread = threading.Thread(target=first)
+thread.start()
+inside.wait()
+given = os.environ[VARIABLE]
+off = given.replace("True", "False")
+with adapter.SleepPool("other").use():
+    leave.set()
+    thread.join()
+    assert settings == [off], settings
+assert settings == [off, given], settings
+try:
+    with pool.use():
+        raise KeyError
+except KeyError:
+    pass
+assert settings == 2 * [off, given], settings
+'''.replace("VARIABLE", repr(variable)), **{variable: value})
+
     def test_what_is_unused_is_given_back_once(self):
         python(POOL + '''
 with pool.use():

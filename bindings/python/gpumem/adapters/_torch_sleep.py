@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import threading
 from ctypes import c_bool, c_char_p, c_int, c_ssize_t, c_void_p
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, SupportsIndex, Union
@@ -101,19 +102,32 @@ class Saver:
         return group_info(self._group, tag)
 
 
+# PyTorch ignores spaces.
+_EXPANDABLE = re.compile(r"(\bexpandable_segments\s*:\s*)true\b", re.IGNORECASE)
+_regions_lock = threading.Lock()
+_regions = 0  # that need the setting, which is of the process
+
+
 @contextlib.contextmanager
 def _no_expandable_segments() -> Iterator[None]:
     """A MemPool does not work with them (pytorch#147851). What one setting leaves out, PyTorch resets, so all are passed."""
     # PYTORCH_ALLOC_CONF | PyTorch's own | empty | expandable segments are off while [vLLM](serving.md#vllm) or
     # [a pool that sleeps](pytorch.md#tensors-that-sleep) allocates
     # PYTORCH_CUDA_ALLOC_CONF | PyTorch's own | empty | the older name of that
+    global _regions
     settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    without = settings.replace("expandable_segments:True", "expandable_segments:False")
+    without = _EXPANDABLE.sub(r"\1False", settings)
     if without == settings:
         yield
         return
-    torch.cuda.memory._set_allocator_settings(without)
+    with _regions_lock:
+        if not _regions:
+            torch.cuda.memory._set_allocator_settings(without)
+        _regions += 1
     try:
         yield
     finally:
-        torch.cuda.memory._set_allocator_settings(settings)
+        with _regions_lock:
+            _regions -= 1
+            if not _regions:
+                torch.cuda.memory._set_allocator_settings(settings)
