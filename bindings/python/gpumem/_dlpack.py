@@ -92,6 +92,7 @@ def functions() -> _Functions:
     from .adapters import _plug_in
     if None in _ends:
         raise LibraryNotFound("the interpreter ends, and nothing is exported any more")
+    _plug_in.require_lock()
     file = _plug_in.path(*_plug_in.PYTHON)
     library = _plug_in.load(file)
     try:

@@ -667,6 +667,11 @@ print("done")
 """)
         self.assertEqual((status, out), (0, "done\n"))
 
+    def test_no_lock_of_the_interpreter(self):
+        with mock.patch.object(sys, "_is_gil_enabled", lambda: False, create=True):
+            with self.assertRaisesRegex(gpumem.errors.LibraryNotFound, "runs without its lock"):
+                self.adapter.Pool()
+
     def test_no_plug_in(self):
         with mock.patch.dict(os.environ, GPUMEM_PYTHON_LIBRARY="/nowhere"):
             with self.assertRaisesRegex(gpumem.errors.LibraryNotFound, "/nowhere cannot be loaded"):
@@ -873,6 +878,14 @@ class CudaCoreTest(unittest.TestCase):
             with self.assertRaises(gpumem.Error):
                 resource.allocate(1000)
             buffer.close()
+        self.each_version(check)
+
+    def test_no_lock_of_the_interpreter(self):
+        def check(_):
+            if self.by_c:
+                with mock.patch.object(sys, "_is_gil_enabled", lambda: False, create=True):
+                    with self.assertRaisesRegex(gpumem.errors.LibraryNotFound, "runs without its lock"):
+                        self.adapter.MemoryResource()
         self.each_version(check)
 
     def test_a_buffer_that_is_not_made(self):

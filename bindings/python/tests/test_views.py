@@ -1200,6 +1200,26 @@ assert not hasattr(gpumem.View, "__dlpack_c_exchange_api__")
 view.free()
 """, GPUMEM_PYTHON_LIBRARY=file)[0], 0)
 
+    def test_dlpack_without_the_lock_of_the_interpreter(self):
+        self.assertEqual(python("""
+import sys
+sys._is_gil_enabled = lambda: False
+import gpumem
+view = gpumem.Instance("host").device(0).memory(64, "pinned").view()
+capsule = gpumem._dlpack._new_capsule(1, b"dltensor", None)
+for use in 2 * (view.__dlpack__, view.__arrow_c_device_array__, lambda: gpumem.from_dlpack(capsule)):
+    try:
+        use()
+    except gpumem.errors.LibraryNotFound as problem:
+        assert "runs without its lock" in str(problem), problem
+    else:
+        raise AssertionError(use)
+assert not hasattr(gpumem.View, "__dlpack_c_exchange_api__")
+view.free()
+sys._is_gil_enabled = lambda: True
+assert hasattr(gpumem.View, "__dlpack_c_exchange_api__")
+""")[0], 0)
+
     @unittest.skipUnless(sys.version_info < (3, 12), "the module has another name")
     def test_dlpack_in_a_subinterpreter(self):
         """It is refused: functions of C wait there for a lock that their own thread has, up to Python 3.11."""

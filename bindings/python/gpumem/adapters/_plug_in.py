@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import c_void_p
 from pathlib import Path
 from typing import Optional
@@ -50,8 +51,16 @@ def load(file: str) -> ctypes.CDLL:
         raise LibraryNotFound(f"{file} cannot be loaded: {problem}") from None
 
 
+def require_lock() -> None:
+    """Functions of C that other packages of Python call count references and rename capsules under the lock of the interpreter."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise LibraryNotFound("this interpreter runs without its lock, which the plug-in for Python needs; set the environment variable "
+                              "PYTHON_GIL to 1, or use a Python that is not free-threaded")
+
+
 def python() -> Optional[ctypes.CDLL]:
     """The plug-in with functions of C that other packages of Python call, or None if there is none."""
+    require_lock()
     try:
         file = path(*PYTHON)
     except LibraryNotFound:
