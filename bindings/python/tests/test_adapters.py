@@ -869,6 +869,20 @@ class CudaCoreTest(unittest.TestCase):
                     resource.deallocate(wrong, 1000)
         self.each_version(check)
 
+    def test_what_is_no_stream(self):
+        def check(_):
+            with self.instance.device(0).stream() as stream:
+                resource = self.adapter.MemoryResource()
+                buffer = resource.allocate(1000)
+                for wrong, kind in ("a stream", TypeError), (types.SimpleNamespace(ptr=-1), gpumem.InvalidArgument):
+                    with self.assertRaises(kind):
+                        buffer.close(wrong)
+                    self.assertEqual(resource.pool.info().live_count, 1)
+                buffer.close(self.Stream(stream.native_stream))
+                self.assertEqual(resource.pool.info().live_count, 0)
+                del resource
+        self.each_version(check)
+
     def test_close(self):
         def check(_):
             resource = self.adapter.MemoryResource()

@@ -103,7 +103,7 @@ class MemoryResource(_Base):  # type: ignore[misc]
         address = int(ptr)
         if not address:
             return
-        found = self._streams.pop(address, None)
+        found = self._streams.get(address)
         if found is None:
             raise gpumem.NotFound(f"{address:#x} is not the address of a block of this resource that is allocated")
         recorded, native = found
@@ -111,6 +111,9 @@ class MemoryResource(_Base):  # type: ignore[misc]
             given = native_stream_of(getattr(stream, "stream", stream))
             if _RECORDS or given > 2:  # else it is a default stream, which perhaps nobody has chosen
                 native = given
+        # Behind what may raise, after which the buffer can be closed again. Of two threads that free it, one does.
+        if self._streams.pop(address, None) is not found:
+            raise gpumem.NotFound(f"{address:#x} was freed by another thread")
         if finalizing() or not self._free(address, native):
             self.pool._drop(address, native)
 
