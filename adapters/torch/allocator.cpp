@@ -528,7 +528,13 @@ class StreamHandle {
     }
     const gpumem_device device = all.devices[static_cast<size_t>(ordinal)].device;
     if (GPUMEM_FAILED(gpumem_stream_wrap(device, native, &handle_, nullptr))) handle_ = nullptr;
-    if (kept_ && handle_ != nullptr) all.streams.emplace(std::pair(ordinal, native), handle_);
+    if (!kept_ || handle_ == nullptr) return;
+    try {
+      all.streams.emplace(std::pair(ordinal, native), handle_);
+    } catch (...) {
+      (void)gpumem_stream_destroy(handle_, nullptr);
+      throw;
+    }
   }
   StreamHandle(const StreamHandle&) = delete;
   StreamHandle& operator=(const StreamHandle&) = delete;
@@ -605,23 +611,32 @@ void free_in_order(Device& device, int ordinal, void* pointer, cudaStream_t stre
   }
 }
 
-// What waited for captures that have ended.
+// What waited for captures that have ended. Nothing of it is lost if this throws.
 void settle_deferred(State& all) {
   std::vector<Deferred> left;
+  left.reserve(all.deferred.size());  // room for what waits on
   left.swap(all.deferred);
-  for (const Deferred& one : left) {
-    Device& device = all.devices[static_cast<size_t>(one.device)];
-    const bool recorded = std::any_of(all.deferred.begin(), all.deferred.end(),
-                                      [&](const Deferred& other) { return other.pointer == one.pointer; });
-    if (recorded || one.what == Deferred::kFreeAlone || is_captured(all, one.device, one.stream)) {
-      all.deferred.push_back(one);
-    } else if (one.what == Deferred::kUse) {
-      const StreamHandle stream(all, one.device, one.stream);
-      if (stream.get() != nullptr)
-        (void)gpumem_pool_record_use(device.pool.load(), one.pointer, stream.get(), nullptr);
-    } else {
-      free_in_order(device, one.device, one.pointer, one.stream, all);
+  auto at = left.begin();
+  try {
+    for (; at != left.end(); ++at) {
+      const Deferred& one = *at;
+      Device& device = all.devices[static_cast<size_t>(one.device)];
+      const bool recorded = std::any_of(all.deferred.begin(), all.deferred.end(),
+                                        [&](const Deferred& other) { return other.pointer == one.pointer; });
+      if (recorded || one.what == Deferred::kFreeAlone || is_captured(all, one.device, one.stream)) {
+        all.deferred.push_back(one);
+      } else if (one.what == Deferred::kUse) {
+        const StreamHandle stream(all, one.device, one.stream);
+        if (stream.get() != nullptr && gpumem_pool_record_use(device.pool.load(), one.pointer, stream.get(),
+                                                              nullptr) == GPUMEM_ERROR_OUT_OF_HOST_MEMORY)
+          throw std::bad_alloc();
+      } else {
+        free_in_order(device, one.device, one.pointer, one.stream, all);
+      }
     }
+  } catch (...) {
+    all.deferred.insert(all.deferred.end(), at, left.end());
+    throw;
   }
 }
 

@@ -813,6 +813,41 @@ TEST_F(TorchAllocator, LosesNoBlockForLackOfMemoryOfTheHost) {
   EXPECT_EQ(free_bytes(), before);
 }
 
+// Likewise, where what captures held back is freed.
+TEST_F(TorchAllocator, LosesNothingThatWaitsForLackOfMemoryOfTheHost) {
+#ifdef OPERATOR_NEW_IS_TAKEN
+  GTEST_SKIP() << "ThreadSanitizer has its own operator new";
+#endif
+  bool complete = false;
+  for (unsigned k = 1; !complete; ++k) {
+    ASSERT_LT(k, 1000u);
+    CUstream fresh = nullptr;  // which no record knows
+    ASSERT_EQ(CU(cuStreamCreate)(&fresh, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 3; ++i)
+      blocks.push_back(malloc(4096, side));
+    Graph graph(*allocator, fresh, next_pool());
+    graph.capture_begin();
+    allocator->record_stream(blocks[0], fresh);
+    allocator->metadata.at(blocks[1]).stream = allocator->metadata.at(blocks[2]).stream = fresh;
+    for (void* const block : blocks)
+      free(block);
+    ASSERT_EQ(CU(cuStreamEndCapture)(fresh, &graph.graph), CUDA_SUCCESS);
+    failing_new = k;
+    try {
+      allocator->end(0, graph.pool);
+      complete = failing_new != 0;
+    } catch (const std::bad_alloc&) {
+      EXPECT_EQ(failing_new, 0u);
+    }
+    failing_new = 0;
+    allocator->release(0, graph.pool);
+    ASSERT_EQ(CU(cuGraphDestroy)(graph.graph), CUDA_SUCCESS);
+    allocator->reset();
+    EXPECT_EQ(stats_of().live_count, 0u) << "failure " << k;
+  }
+}
+
 TEST_F(TorchAllocator, ServesSegmentsForAMemPool) {
   auto* const alloc = exported<void*(size_t, int, CUstream)>("gpumem_torch_segment_alloc");
   void* const segment = alloc(20 * kMiB, 0, stream);
