@@ -437,6 +437,7 @@ def part_checks():
         gc.collect()
         # The graph's matrix products have left cuBLAS a workspace in the pool, which PyTorch keeps, under its own allocator too.
         torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
         require(not [one for one in torch.cuda.memory_snapshot() if one["segment_pool_id"] != (0, 0)], "the private pool is still there")
         return f"the private pool had {held // MIB} MiB"
 
