@@ -146,6 +146,25 @@ print("libgpumem" in text, "libcuda" in text)
                            LD_LIBRARY_PATH=str(Path(name).parent))
         self.assertEqual(out, gpumem.version_text() + "\n")
 
+    def test_where_plug_ins_are(self):
+        """Also in the folder of the library, where that of `gpumem trace record` is."""
+        found = os.environ.get("GPUMEM_LIBRARY")
+        if not found:
+            self.skipTest("GPUMEM_LIBRARY is not set")
+        names = "libgpumem-python.so", "libgpumem-torch.so", "libgpumem-tms.so"
+        folder = self.folder.resolve() / "gpumem"
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+        for library in folder.parent / "libgpumem.so.0", folder / "libgpumem-trace.so":
+            shutil.copyfile(found, library)
+            _, out, _ = python(f"""
+from gpumem.adapters import _plug_in
+for name in {names}:
+    print(_plug_in.path(name, "GPUMEM_NOT_SET"))
+""", GPUMEM_LIBRARY=str(library))
+            self.assertEqual(out.split(), [str(folder / name) for name in names])
+
     def test_another_file(self):
         _, out, _ = python(REPORT, GPUMEM_LIBRARY=__file__)
         self.assertTrue(out.startswith("LibraryNotFound"), out)

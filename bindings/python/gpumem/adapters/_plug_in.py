@@ -36,7 +36,8 @@ def path(name: str, variable: str) -> str:
     self.dladdr.argtypes = [c_void_p, ctypes.POINTER(_Where)]
     self.dladdr(ctypes.cast(_library.gpumem_version, c_void_p), where)
     beside = Path(os.fsdecode(where.file)).resolve().parent
-    places = [Path(__file__).resolve().parent / name, beside / "gpumem" / name, beside.parent / "adapters" / name]
+    # The library that `gpumem trace record` names lies in the folder of the plug-ins.
+    places = [Path(__file__).resolve().parent / name, beside / "gpumem" / name, beside / name, beside.parent / "adapters" / name]
     for place in places:
         if place.exists():
             return str(place)
