@@ -55,6 +55,7 @@ Shape = Union[int, Sequence[int]]
 
 _DEVICE = int(Kind.DEVICE)
 _WITH_FORMAT = 0x4  # PyBUF_FORMAT: the consumer wants to know the elements
+_NOWHERE = 4096  # the address of no elements in place of 0, which numpy takes for an interface without data
 _CHOICE = "device, pinned, managed"
 _KINDS = {str(kind): int(kind) for kind in Kind}
 # Writes kind, numa_node, size, alignment, require and prefer of gpumem_memory_desc at once.
@@ -937,7 +938,7 @@ class View(Unique, ArrowView, Managed):
             raise AttributeError(self._reason())
         self._lent = True
         self._check_counted()
-        return self._interface(self.address)
+        return self._interface(self.address or _NOWHERE)
 
     def _interface(self, address: int) -> Dict[str, Any]:
         found = {"version": 3, "shape": self.shape, "typestr": self.typestr, "data": (address, self.readonly),

@@ -1237,6 +1237,34 @@ view.free()
 """
         self.assertEqual(python(f"import _xxsubinterpreters as all\nall.run_string(all.create(), {code!r})")[0], 0)
 
+    @needs_numpy
+    def test_nothing_at_address_0(self):
+        def check(array, typestr, shape):
+            self.assertEqual((array.dtype.str, array.shape), (typestr, shape))
+            self.assertEqual(array.tolist(), numpy.empty(shape).tolist())
+            self.assertEqual(bytes(array + array), b"")
+            memory.copy_from(array)
+        with self.pinned(64) as memory:
+            for kind in "pinned", "managed", "pageable":
+                with self.device.pool(kind) as pool, pool.alloc(0) as block:
+                    view = block.view("f4")
+                    self.assertEqual(view.address, 0)
+                    for array in block.numpy("f4"), view.numpy(), numpy.asarray(view), view[:].numpy():
+                        check(array, "<f4", (0,))
+                    for array in block.numpy(), numpy.asarray(block), numpy.array(block), block.view().numpy():
+                        check(array, "|u1", (0,))
+                    check(block.numpy("i2", (2, 0, 3), order="F"), "<i2", (2, 0, 3))
+                    check(block.numpy("(2,3)f4"), "<f4", (0, 2, 3))
+                    self.assertEqual(block.numpy([("a", "i4"), ("b", "f8")]).dtype.names, ("a", "b"))
+                    with self.assertRaises(BufferError):
+                        block.free()
+                    if view.dlpack_device[0] == _dlpack.CPU:  # the managed memory of cuda is not for numpy
+                        check(numpy.from_dlpack(view), "<f4", (0,))
+                    check(gpumem.from_dlpack(view).numpy(), "<f4", (0,))
+                    check(gpumem.from_dlpack(block.view("f4", (0, 3))).numpy(), "<f4", (0, 3))
+                    check(gpumem.from_arrow(view).numpy(), "<f4", (0,))
+                    del view, array
+
     @on_host
     def test_no_cuda_arrays_on_host(self):
         with self.pinned() as memory, self.device.memory(64) as device:
