@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import numbers
+import re
 from ctypes import POINTER, c_char_p, c_int, c_ssize_t, c_void_p, py_object
+from operator import index
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 from ._calls import Unique, finalizer, u64
@@ -102,21 +105,76 @@ def host_buffer(owner: Any, writable: bool, what: str = "the operand") -> Union[
     return Buffer(owner, writable, what)
 
 
+# The bytes of a type string, which numpy's dates continue with their unit.
+_ITEM = re.compile(r"[<>|=]?[A-Za-z](\d+)(?:\[\w+\])?")
+
+
+@functools.lru_cache(maxsize=256)
+def _item_bytes(typestr: str) -> int:
+    match = _ITEM.fullmatch(typestr)
+    return int(match[1]) if match else 0
+
+
+def _malformed(owner: Any, name: str, value: Any, wanted: str) -> str:
+    return f"the __cuda_array_interface__ of this {type(owner).__name__} object has {name} {value!r}; it must be {wanted}"
+
+
+def _numbers(owner: Any, name: str, value: Any, wanted: str) -> List[int]:
+    if isinstance(value, (tuple, list)):
+        try:
+            return [*map(index, value)]
+        except TypeError:
+            pass
+    raise TypeError(_malformed(owner, name, value, wanted))
+
+
 def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, Any]:
-    address, readonly = interface["data"]
+    if not isinstance(interface, dict):
+        raise TypeError(f"the __cuda_array_interface__ of this {type(owner).__name__} object must be a dict, not a "
+                        f"{type(interface).__name__}")
+    get = interface.get
+    data, typestr, strides = get("data"), get("typestr"), get("strides")
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise TypeError(_malformed(owner, "data", data, _DATA))
+    address, readonly = data
+    if address.__class__ is not int or readonly.__class__ is not bool:
+        # None is the address of no elements.
+        if not (address is None or hasattr(address, "__index__")) or not (isinstance(readonly, int) or type(readonly).__name__ in _BOOLS):
+            raise TypeError(_malformed(owner, "data", data, _DATA))
+        address = index(address or 0)
+    if not 0 <= address < 1 << 64:
+        raise InvalidArgument(_malformed(owner, "data", data, _DATA))
     if readonly and writable:
         raise InvalidArgument(f"this {type(owner).__name__} object is read-only")
-    if interface.get("mask") is not None:
+    if get("mask") is not None:
         raise InvalidArgument(f"this {type(owner).__name__} object has a mask; pass its data, and copy the mask by itself")
-    size = int(interface["typestr"][2:])
-    strides = interface.get("strides")
+    if not isinstance(typestr, str):
+        raise TypeError(_malformed(owner, "typestr", typestr, _TYPESTR))
+    size = _item_bytes(typestr)
+    if not size:
+        raise InvalidArgument(_malformed(owner, "typestr", typestr, _TYPESTR))
     expected: List[int] = []
-    for length in reversed(interface["shape"]):
-        expected.insert(0, size)
+    for length in _numbers(owner, "shape", get("shape"), _SHAPE)[::-1]:
+        if length < 0:
+            raise InvalidArgument(_malformed(owner, "shape", get("shape"), _SHAPE))
+        expected.append(size)
         size *= length
-    if strides is not None and tuple(strides) != tuple(expected):
-        raise InvalidArgument(f"this {type(owner).__name__} object is not contiguous")
-    return address or 0, size, owner
+    if address + size > 1 << 64:
+        raise InvalidArgument(_malformed(owner, "shape", get("shape"), "of an array that fits into the addresses"))
+    if strides is not None:
+        given = _numbers(owner, "strides", strides, _STRIDES)
+        if len(given) != len(expected):
+            raise InvalidArgument(_malformed(owner, "strides", strides, _STRIDES))
+        if given != expected[::-1]:
+            raise InvalidArgument(f"this {type(owner).__name__} object is not contiguous")
+    return address, size, owner
+
+
+_DATA = "an address, which is an int from 0 to 2**64 - 1, and a bool"
+_SHAPE = "a tuple of ints that are 0 or more"
+_STRIDES = "None, or a tuple with an int for each dimension"
+_TYPESTR = "a text such as '<f4'"
+_BOOLS = "bool_", "bool"  # of numpy
 
 
 def check_room(what: str, room: Optional[int], size: int, remedy: str = "") -> None:

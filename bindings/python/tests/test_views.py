@@ -1325,6 +1325,47 @@ view.free()
             with self.assertRaises(ValueError):
                 self.instance.copy(Foreign(memory.view(), data=(memory.device_pointer, True)), bytes(64))
 
+    def test_no_cuda_array_as_an_operand(self):
+        class Foreign:
+            def __init__(self, interface):
+                self.__cuda_array_interface__ = interface
+        good = {"data": (4096, False), "shape": (3,), "typestr": "<f4", "version": 3, "strides": None}
+        prefix = "the __cuda_array_interface__ of this Foreign object "
+        with self.pinned(64) as memory:
+            for name, wanted, wrong in (
+                    ("data", TypeError, ("x", 1)), ("data", TypeError, (1.5, False)), ("data", TypeError, "ab"), ("data", TypeError, 5),
+                    ("data", TypeError, None), ("data", TypeError, (b"x", 1)), ("data", TypeError, (4096, "no")), ("data", TypeError, (4096,)),
+                    ("data", TypeError, (4096, None)), ("data", gpumem.InvalidArgument, (-1, False)),
+                    ("data", gpumem.InvalidArgument, (1 << 64, False)),
+                    ("shape", TypeError, None), ("shape", TypeError, 5), ("shape", TypeError, "ab"), ("shape", TypeError, (1.5,)),
+                    ("shape", TypeError, ("x",)), ("shape", gpumem.InvalidArgument, (-3,)), ("shape", gpumem.InvalidArgument, (-3, -1)),
+                    ("shape", gpumem.InvalidArgument, (1 << 62, 1 << 62)),
+                    ("typestr", TypeError, None), ("typestr", TypeError, 4), ("typestr", TypeError, ["<f4"]),
+                    ("typestr", gpumem.InvalidArgument, ""), ("typestr", gpumem.InvalidArgument, "<f"),
+                    ("typestr", gpumem.InvalidArgument, "<f-4"), ("typestr", gpumem.InvalidArgument, "float"),
+                    ("typestr", gpumem.InvalidArgument, "|V0"),
+                    ("strides", TypeError, 4), ("strides", TypeError, ("x",)), ("strides", gpumem.InvalidArgument, ()),
+                    ("strides", gpumem.InvalidArgument, (4, 4))):
+                with self.subTest(name, wrong=wrong):
+                    for use in memory.copy_from, memory.copy_to:
+                        with self.assertRaisesRegex(wanted, f"^{prefix}has {name} {re.escape(repr(wrong))}; it must be "):
+                            use(Foreign({**good, name: wrong}))
+            for wrong in {}, {"data": (4096, False)}, {name: good[name] for name in good if name != "shape"}:
+                with self.subTest(wrong), self.assertRaisesRegex(TypeError, prefix):
+                    memory.copy_from(Foreign(wrong))
+            for wrong in 5, "data", (1, 2), [good]:
+                with self.subTest(wrong), self.assertRaisesRegex(TypeError, f"{prefix}must be a dict, not a {type(wrong).__name__}$"):
+                    memory.copy_from(Foreign(wrong))
+            data = bytearray(12)
+            address = ctypes.addressof((ctypes.c_ubyte * 12).from_buffer(data))
+            # None is the address of no elements in some libraries.
+            for right in {"data": (None, False), "shape": (0,)}, {"data": (0, 0), "shape": (2, 0)}, {"shape": [0], "data": [0, False]}:
+                memory.copy_from(Foreign({**good, **right}))
+            for right in {}, {"strides": (4,)}, {"typestr": "<M8[us]", "shape": (1,)}, {"shape": ()}, {"strides": [4]}:
+                memory.copy_to(Foreign({**good, "data": (address, False), **right}), 4)
+            if numpy:
+                memory.copy_to(Foreign({**good, "data": (numpy.uint64(address), numpy.False_), "shape": (numpy.int32(3),)}), 12)
+
     @on_cuda
     def test_the_work_of_a_producer_is_awaited(self):
         class Foreign:
