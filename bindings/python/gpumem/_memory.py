@@ -980,7 +980,7 @@ class View(Unique, ArrowView, Managed):
             raise AttributeError('the memory has no device pointer; register it with require="mapped"')
         self._lent = True
         self._check_counted()
-        found = self._interface(address)
+        found = self._interface(address if self.nbytes else 0)  # as version 3 has it
         if self.strides == strides_of(self.shape, self.itemsize, "C"):
             found["strides"] = None
         found["stream"] = _work_stream(memory)

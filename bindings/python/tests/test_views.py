@@ -1279,9 +1279,16 @@ view.free()
                 "version": 3, "shape": (4, 6), "typestr": "<f4", "data": (memory.device_pointer, False), "strides": None,
                 "stream": None})
             self.assertEqual(memory.view("f4", (4, 6), order="F").__cuda_array_interface__["strides"], (4, 16))
+            for empty in view[:, 3:3], view[4:], memory.view("f4", 0, offset=8), memory.view("f4", (2, 0)):
+                self.assertNotEqual(empty.address, 0)
+                self.assertEqual(empty.__cuda_array_interface__["data"], (0, False))
+                memory.copy_from(empty)
+            del empty
             with self.assertRaises(BufferError):
                 memory.close()
             del view
+        with self.device.pool() as pool, pool.alloc(0) as block:
+            self.assertEqual(block.view().__cuda_array_interface__["data"], (0, False))
         with self.pinned() as memory:
             self.assertEqual(memory.view().__cuda_array_interface__["data"], (memory.device_pointer, False))
         with self.device.register(bytearray(8192)) as memory:
