@@ -558,6 +558,14 @@ def _registered_source(source: Any, size: Optional[int], require: int) -> Tuple[
     return buffer, buffer.address, size
 
 
+# As many as an array of any numpy has. Some write beyond their own memory if there are more.
+_DIMENSIONS = 64
+
+
+def _refuse_dimensions(shape: Tuple[int, ...]) -> NoReturn:
+    raise InvalidArgument(f"an array of {len(shape)} dimensions is not possible; {_DIMENSIONS} are the most")
+
+
 def extent(shape: Shape, itemsize: int) -> Tuple[Tuple[int, ...], int]:
     """(shape as a tuple, bytes). Fails if no array can be that large."""
     if shape.__class__ is int:
@@ -567,6 +575,8 @@ def extent(shape: Shape, itemsize: int) -> Tuple[Tuple[int, ...], int]:
             lengths = tuple(map(operator.index, shape if isinstance(shape, (tuple, list)) else (shape,)))
         except TypeError:
             raise TypeError(f"shape is {shape!r}; it must be an int or a tuple of ints") from None
+    if len(lengths) > _DIMENSIONS:
+        _refuse_dimensions(lengths)
     size = itemsize
     for length in lengths:
         if length < 0:
@@ -936,6 +946,8 @@ class View(Unique, ArrowView, Managed):
     def __array_interface__(self) -> Dict[str, Any]:
         if not self._host_accessible():
             raise AttributeError(self._reason())
+        if len(self.shape) > _DIMENSIONS:  # of another library
+            _refuse_dimensions(self.shape)
         self._lent = True
         self._check_counted()
         return self._interface(self.address or _NOWHERE)

@@ -16,7 +16,7 @@ import gpumem
 from gpumem import MemoryFlags, _dlpack
 
 from . import test_exchange
-from .support import Case, at_each_line, needs_numpy, numpy, on_cuda, on_host, python
+from .support import BACKEND, Case, at_each_line, needs_numpy, numpy, on_cuda, on_host, python
 
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -1264,6 +1264,40 @@ view.free()
                     check(gpumem.from_dlpack(block.view("f4", (0, 3))).numpy(), "<f4", (0, 3))
                     check(gpumem.from_arrow(view).numpy(), "<f4", (0,))
                     del view, array
+
+    @needs_numpy
+    def test_too_many_dimensions(self):
+        """In a program of its own, which some versions of numpy would end."""
+        python("""
+import ctypes, gpumem, numpy
+from gpumem import _dlpack
+memory = gpumem.default_device().memory(4096, "pinned")
+def refused(make, *arguments):
+    try:
+        make(*arguments)
+    except gpumem.InvalidArgument as problem:
+        assert "dimensions is not possible; 64 are the most" in str(problem), problem
+        return
+    raise AssertionError(make)
+many = numpy.dtype((numpy.dtype(("f4", (1,) * 30)), (1,) * 30))
+for make in (gpumem.pagelocked_empty, gpumem.pagelocked_zeros, gpumem.managed_empty, gpumem.managed_zeros, gpumem.aligned_empty,
+             gpumem.aligned_zeros, gpumem.shared_array, gpumem.GrowableArray, lambda shape, dtype: memory.view(dtype, shape),
+             lambda shape, dtype: memory.numpy(dtype, shape)):
+    for shape in (1,) * 65, (1,) * 100, [1] * 1000, (1,) * 64 + (0,):
+        refused(make, shape, "f4")
+    refused(make, (1,) * 5, many)
+memory.view("f4", (1,) * 64)
+for count in 65, 100:
+    managed, shape, data = _dlpack._Managed(), (ctypes.c_int64 * count)(*count * [1]), (ctypes.c_float * 1)()
+    tensor = managed.tensor
+    tensor.data, tensor.shape, tensor.ndim = ctypes.addressof(data), shape, count
+    tensor.device_type, tensor.code, tensor.bits, tensor.lanes = 1, 2, 32, 1
+    view = gpumem.from_dlpack(_dlpack._new_capsule(ctypes.addressof(managed), b"dltensor", None))
+    assert len(view.shape) == count
+    for make in view.numpy, lambda: numpy.asarray(view), lambda: view.__array_interface__:
+        refused(make)
+    del view, make  # before the tensor
+""", GPUMEM_BACKEND=BACKEND)
 
     @on_host
     def test_no_cuda_arrays_on_host(self):
