@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, addressof, c_char_p, c_int32, c_int64, c_void_p, cast, pointer, py_object
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from . import _types
-from ._calls import Unique, finalizer
 from ._codes import EventFlags
 from ._dlpack import (_WITH_STREAMS, CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView, _get_pointer, _is_valid, functions)
 from .errors import InvalidArgument
@@ -110,31 +109,15 @@ def _device(place: Tuple[int, int]) -> Device:
     return default_instance().device(place[1] if place[0] in _WITH_STREAMS else 0)
 
 
-class _Imported(Unique):
-    """An array of another library, moved out of its capsule and released when this object is destroyed."""
-
-    __slots__ = ("array", "_taken")
-    _taken: List[int]
-
-    def __init__(self, array: Any) -> None:
-        self.array, self._taken = _Array(), []
-        # In one step, so that no signal handler comes in between.
-        self._taken.extend(filter(None, map(functions().move_array, (addressof(array),), (addressof(self.array),))))
-        if not self._taken:
-            raise InvalidArgument("the array was released or imported before; export it again")
-
-
-def _finisher(release_type: Any, address_of: Callable[[Any], int]) -> Callable[[_Imported], None]:
-    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: _Imported) -> None:
-        # One entry says that it was taken, and a second one that it was released.
-        taken: List[Any] = getattr(self, "_taken", [])
-        if len(taken) == 1:
-            taken.extend(map(release_type(self.array.release), (address_of(self.array),)))
-    return finish
-
-
-finalizer(_Imported, _finisher(_Release, addressof))
+def _taken(array: Any) -> Any:
+    """A capsule with the array, moved out of that of the other library. It releases it, in C, where no signal handler comes in
+    between."""
+    own, c = _Array(), functions()
+    capsule = c.array(addressof(own), _ARRAY, own, None)
+    _Release(own.release)(addressof(own))  # of what it kept, None
+    if not c.move_array(addressof(array), addressof(own)):
+        raise InvalidArgument("the array was released or imported before; export it again")
+    return capsule
 
 
 def from_arrow(source: Any, *, stream: Any = None) -> View:
@@ -175,7 +158,7 @@ def from_arrow(source: Any, *, stream: Any = None) -> View:
         raise BufferError(f"memory on the device {place} of Arrow{' with an event' if event else ''} cannot be imported; copy it to "
                           "the CPU or a device of CUDA")
     address = (buffers[1] or 0) + offset * itemsize
-    owner = _Imported(array)
+    owner = _taken(array)
     if event:
         waiting = None if stream is None else _stream(stream, place)
         with Event.wrap(waiting.device if waiting else _device(place), event[0] or 0, flags=EventFlags.DISABLE_TIMING) as wrapped:

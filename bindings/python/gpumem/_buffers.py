@@ -234,6 +234,8 @@ class Buffer(BufferKnown, Owner, Region):
     def _unused(self, done: str, function: str) -> None:
         """Raises if something holds the bytes. A call of another thread does so only if the addresses end: otherwise the library
         waits for it."""
+        if self._holds:
+            self._sweep()
         if not self._holds:
             return
         held = [hold() for hold in self._holds.copy()]  # which keeps the views until the refusal is worded
@@ -467,6 +469,8 @@ def put_to_sleep(buffers: Sequence[Buffer], group: Optional[Group], heard: Call,
     for buffer in buffers:
         if buffer._callbacks[0] is None:  # otherwise it checks for itself, once that has dropped its views
             buffer._unused("put to sleep", function)
+        elif buffer._holds:
+            buffer._sweep()  # which is not possible there
     long = wait or any(buffer._holds for buffer in buffers) or _is_long(buffers)
     try:
         change(buffers, group, lambda run: heard.make(run, desc, long), function, handle, desc)

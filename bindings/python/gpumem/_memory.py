@@ -138,7 +138,16 @@ class Region(RegionKnown, Unique):
 
     def _viewed(self) -> bool:
         """Whether a view, or a call of another thread, holds the memory."""
+        if all(map(queue_of, self._holds.copy())):
+            return False
+        self._sweep()
         return not all(map(queue_of, self._holds.copy()))
+
+    @staticmethod
+    def _sweep() -> None:
+        """Before a refusal: what a finalizer left over may have a view, as the buffer of an operand does."""
+        if leftovers:
+            sweep()
 
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
@@ -399,6 +408,7 @@ class Memory(Region, Managed, Scoped):
             return
         if self._holds:
             self._open = True  # at once, because a holder may be waiting for this
+            self._sweep()
             if not self._holds:
                 self.close()
             else:
@@ -856,6 +866,7 @@ class View(Unique, ArrowView, Managed):
             raise WrongKind("the memory is registered, not allocated; call unregister()")
         if memory.closed:
             return
+        memory._sweep()
         self._counted = False  # before what it lent is looked at, so that another thread borrows before this or not at all
         try:
             if self._borrowed():

@@ -309,6 +309,8 @@ class Range(RangeKnown, Owner):
                     part._open = False
                     taken.append(part)
                     if part._holds:
+                        part._sweep()
+                    if part._holds:
                         part._held(done, function)
         except BaseException:
             _reopen(taken)

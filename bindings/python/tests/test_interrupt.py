@@ -20,7 +20,7 @@ from unittest import mock
 
 import gpumem
 from gpumem import _library as c
-from gpumem import _buffers, _calls, _pool, _sleeping, _stream, _waits
+from gpumem import _buffers, _calls, _operands, _pool, _sleeping, _stream, _waits
 
 from .support import Case, needs_numpy, on_cuda, on_host
 
@@ -250,6 +250,68 @@ class InterruptTest(Case):
                     self.device.event().close()  # anything that creates looks for leftovers
                     self.assertLess(time.monotonic(), end, f"{make}, line {limit}")
             self.raise_at_each_line(make, gone)
+
+    def test_the_end_of_what_was_imported_is_not_interrupted(self):
+        """No function of Python runs then, at whose entry the handler of a signal would."""
+        with self.pinned(64) as memory:
+            for take in gpumem.from_arrow, gpumem.from_dlpack:
+                view, called = take(memory.view("f4")), []
+                sys.setprofile(lambda frame, event, _, called=called: called.append(frame.f_code.co_name) if event == "call" else None)
+                try:
+                    view = None
+                finally:
+                    sys.setprofile(None)
+                self.assertEqual((view, called), (None, []))
+
+    def test_what_a_finalizer_left_over_holds_nothing(self):
+        """A buffer whose finalizer was interrupted has a view, which nobody else can drop."""
+        def leave(memory):
+            operand = [_operands.host_buffer(memory.buffer(), False)]
+
+            def handle(_, event, __):
+                if event == "call":
+                    raise Raised
+            sys.setprofile(handle)
+            try:
+                operand.clear()
+            finally:
+                sys.setprofile(None)
+            self.assertEqual([args.exc_type for args in self.unraisable], [Raised])
+            self.unraisable.clear()
+            self.assertEqual(len(_calls.leftovers), 1)
+        pool = self.device.pool("pinned")
+        memory, block, buffer = self.pinned(64), pool.alloc(64), self.device.buffer(64, location="host")
+        for end in memory.close, block.free, buffer.close:
+            leave(end.__self__)
+            end()
+        memory = self.pinned(64)
+        leave(memory)
+        memory.view().free()
+        memory = self.pinned(64)
+        leave(memory)
+        self.instance.free(int(memory))
+        memory.close()
+        buffer, before = self.device.buffer(64, location="host"), []
+        for set_callbacks in False, True:
+            if set_callbacks:
+                buffer.set_callbacks(before.append)
+            leave(buffer)
+            buffer.sleep("pageable")
+            buffer.wake()
+        self.assertEqual(before, [buffer])
+        before.clear()
+        leave(buffer)
+        buffer.resize(8)
+        buffer.close()
+        with self.instance.reserve(1 << 21) as addresses, self.device.physical(1 << 21, "host") as physical:
+            addresses.map(0, physical)
+            addresses.set_access(0, 1 << 21, {"host": "readwrite"})
+            part = addresses.part()
+            leave(part)
+            addresses.unmap(0, 1 << 21)
+            del part
+        pool.close()
+        self.assertEqual(len(_calls.leftovers), 0)
 
     @needs_numpy  # without it, this raises in an except clause, whose exception Python then handles for ever
     def test_rows_are_added_whole_or_not_at_all(self):
