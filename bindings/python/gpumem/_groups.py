@@ -13,7 +13,7 @@ from . import _library as c
 from ._buffers import Buffer, change, plainly, put_to_sleep, wake_up
 from ._calls import ask, create, encoded, locked
 from ._codes import Content
-from ._handles import Owner
+from ._handles import Owner, expect_instance
 from ._infos import GroupInfo
 from ._sleeping import Call, prepare_desc, sleep_desc, wake_desc
 from .errors import Busy
@@ -37,6 +37,7 @@ class Group(Owner):
 
     def __init__(self, instance: Instance, *, name: Optional[str] = None) -> None:
         self._closed = True
+        expect_instance(instance)
         desc = c.gpumem_group_desc(name=encoded(name))
         self._lock, self._changing = threading.RLock(), False
         locked.add(self)

@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional
 
 from . import _library as c
 from ._calls import GONE, Made, Unique, call, destroy_quietly, finalizer, leave
+from ._enums import expect
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._stream import Queue
+
+
+def expect_device(device: Any) -> None:
+    from ._instance import Device
+    expect(Device, device, "device")
+
+
+def expect_instance(instance: Any) -> None:
+    from ._instance import Instance
+    expect(Instance, instance, "instance")
 
 
 class Scoped:

@@ -10,7 +10,7 @@ from . import _library as c
 from ._calls import ask, call, create, encoded, encoded_path, number, u32, u64
 from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareWay
 from ._enums import flags as flags_of
-from ._handles import Owner
+from ._handles import Owner, expect_instance
 from ._infos import Entry, HubInfo, LinkInfo, WayInfo
 from ._known import HubKnown, LinkKnown
 from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_desc, numbers_of, seconds, token_of, ways_of
@@ -79,6 +79,7 @@ class Hub(HubKnown, Opened):
                  names_max: int = 0, versions_max: int = 0, fds_max: int = 0, bytes_max: int = 0,
                  timeout: Optional[float] = None, name: Optional[str] = None) -> None:
         self._closed = True
+        expect_instance(instance)
         user_array, user_count = numbers_of(users, "a user")
         group_array, group_count = numbers_of(groups, "a group")
         kept, secret, size = token_of(token)
@@ -131,6 +132,7 @@ class Link(LinkKnown, Opened):
     def __init__(self, instance: Instance, path: Optional[Path] = None, *, token: Any = None,
                  timeout: Optional[float] = None) -> None:
         self._closed = True
+        expect_instance(instance)
         kept, secret, size = token_of(token)
         desc = c.gpumem_link_desc(path=encoded_path(path, "path"), token=secret, token_size=size,
                                   timeout_ns=seconds(timeout))

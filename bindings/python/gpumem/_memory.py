@@ -22,7 +22,7 @@ from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, d
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, flags
-from ._handles import Scoped
+from ._handles import Scoped, expect_device
 from ._infos import MemoryInfo
 from ._known import RegionKnown
 from ._managed import Managed
@@ -356,6 +356,7 @@ class Memory(Region, Managed, Scoped):
             if creation.out:
                 c.gpumem_memory_destroy(creation.out, None)
             creation = None  # type: ignore[assignment]  # its `out` frees the memory if a second one has raised before that
+            expect_device(device)  # here, because that costs time
             raise
         error = status_error(status, creation.detail) if status < 0 else None
         creation.desc.name = None
@@ -380,6 +381,7 @@ class Memory(Region, Managed, Scoped):
         keep mapped, with its ``size``. A read-only source needs ``require="read_only"``.
         """
         required = flags(MemoryFlags, require, "require")
+        expect_device(device)
         source, address, size = _registered_source(source, size, required)
         desc = c.gpumem_register_desc(pointer=address, size=size64(size), require=required,
                                       prefer=flags(MemoryFlags, prefer, "prefer"), name=encoded(name))

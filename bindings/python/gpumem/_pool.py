@@ -21,7 +21,7 @@ from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, known
 from ._enums import flags as flags_of
-from ._handles import Owner, Scoped
+from ._handles import Owner, Scoped, expect_device
 from ._infos import MemoryInfo, PoolAttempt, PoolClass, pool_attempt
 from ._known import PoolKnown
 from ._managed import Managed
@@ -97,6 +97,7 @@ class Pool(PoolKnown, Owner):
                  initial_size: int = 0, segment_size: int = 0, accesses: Optional[Accesses] = None,
                  name: Optional[str] = None) -> None:
         self._closed = True
+        expect_device(device)
         desc = c.gpumem_pool_desc(
             kind=code(Kind, kind, "kind", _CHOICE), numa_node=i32(numa_node, "numa_node"),
             flags=flags_of(PoolFlags, flags, "flags"), memory_flags=flags_of(MemoryFlags, memory_flags, "memory_flags"),

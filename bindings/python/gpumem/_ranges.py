@@ -16,7 +16,7 @@ from ._codes import Access, HandleTypes, Kind, Location, MemoryFlags, PhysicalFl
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect
 from ._enums import flags as flags_of
-from ._handles import Owner
+from ._handles import Owner, expect_device, expect_instance
 from ._infos import MappingInfo, MemoryInfo, PhysicalInfo, RangeInfo
 from ._known import PhysicalKnown, RangeKnown
 from ._managed import Place, place
@@ -39,8 +39,7 @@ _FABRIC_BYTES = ctypes.sizeof(c.gpumem_fabric_handle)
 
 def location_of(device: Device, location: Place) -> Tuple[int, int]:
     """(number, id) of where physical memory of a device lies."""
-    from ._instance import Device
-    expect(Device, device, "device")
+    expect_device(device)
     where, number = place(location, device.instance)
     if where == _DEVICE and not isinstance(location, tuple):
         if location is not device and hasattr(location, "ordinal"):
@@ -129,8 +128,7 @@ class Physical(PhysicalKnown, Owner):
     @classmethod
     def retain(cls, instance: Instance, pointer: Any) -> Physical:
         """One more handle of the physical memory that is mapped at an address, with the same block id."""
-        from ._instance import Instance
-        expect(Instance, instance, "instance")
+        expect_instance(instance)
         self = cls.__new__(cls)
         made = create(c.gpumem_physical_retain, c.gpumem_physical_release, instance.handle,
                       operand(pointer, False, "pointer")[0])
@@ -192,6 +190,7 @@ class Range(RangeKnown, Owner):
     def __init__(self, instance: Instance, size: int, *, alignment: int = 0, address: int = 0,
                  flags: Union[RangeFlags, str, int] = 0, name: Optional[str] = None) -> None:
         self._closed = True
+        expect_instance(instance)
         desc = c.gpumem_range_desc(size=size64(size), alignment=u64(alignment, "alignment"), address=u64(address, "address"),
                                    flags=flags_of(RangeFlags, flags, "flags"), name=encoded(name))
         self._info: Optional[RangeInfo] = None
@@ -381,6 +380,7 @@ class Part(Region):
 
     def __init__(self, range: Range, offset: int = 0, size: Optional[int] = None) -> None:
         self._open = False
+        expect(Range, range, "range")
         if size == 0:
             raise InvalidArgument("the size is 0; ask for at least one byte")
         mappings, end = sorted(range._mappings.items()), offset

@@ -10,7 +10,7 @@ from . import _library as c
 from ._calls import GONE, Made, ask, call, create, encoded, size64, u32, u64, untrack
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
-from ._handles import Scoped
+from ._handles import Scoped, expect_device, expect_instance
 from ._hub import Opened
 from ._infos import MemoryInfo, RingInfo
 from ._known import RingKnown
@@ -321,6 +321,7 @@ class RingProducer(Ring):
     def __init__(self, device: Device, slot_size: int, *, slot_count: int = 0, consumers_max: int = 0, consumers_first: int = 0,
                  name: Optional[str] = None) -> None:
         self._closed = True
+        expect_device(device)
         desc = c.gpumem_ring_desc(slot_size=size64(slot_size, "slot_size"), slot_count=u32(slot_count, "slot_count"),
                                   consumers_max=u32(consumers_max, "consumers_max"),
                                   consumers_first=u32(consumers_first, "consumers_first"), name=encoded(name))
@@ -365,6 +366,7 @@ class RingConsumer(Ring):
     def __init__(self, instance: Instance, handle: Union[ShareHandle, bytes], *, timeout: Optional[float] = None,
                  name: Optional[str] = None) -> None:
         self._closed = True
+        expect_instance(instance)
         desc = c.gpumem_ring_open_desc(timeout_ns=seconds(timeout), name=encoded(name))
         self._opened(create(c.gpumem_ring_open, c.gpumem_ring_destroy, instance.handle, handle_struct(handle), desc), instance)
 

@@ -16,7 +16,7 @@ from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
-from ._handles import Owner
+from ._handles import Owner, expect_device
 from ._infos import EventInfo, StreamInfo
 from ._known import EventKnown, StreamKnown
 from ._managed import Place, batch, hint, place, span
@@ -273,6 +273,7 @@ class Stream(StreamKnown, Owner, Copies):
 
     def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None) -> None:
         self._closed = True
+        expect_device(device)
         desc = c.gpumem_stream_desc(priority=i32(priority, "priority"), name=encoded(name))
         if len(active) > _crowd[0]:
             observe(device.instance)
@@ -288,6 +289,7 @@ class Stream(StreamKnown, Owner, Copies):
         """Wraps a stream that other code created: a number such as a CUstream, where 0 is the legacy default stream of the
         device, or an object of cuda.core, PyTorch or CuPy. It must live until this object is closed, which does not destroy
         it."""
+        expect_device(device)
         self = cls.__new__(cls)
         self._open(device, create(c.gpumem_stream_wrap, c.gpumem_stream_destroy, device._handle,
                                   native_stream_of(native_stream)))
@@ -472,6 +474,7 @@ class Event(EventKnown, Owner):
 
     def __init__(self, device: Device, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> None:
         self._closed = True
+        expect_device(device)
         desc = c.gpumem_event_desc(flags=flags_of(EventFlags, flags, "flags"), name=encoded(name))
         self._open(device, create(c.gpumem_event_create, c.gpumem_event_destroy, device._handle, desc))
 
@@ -484,6 +487,7 @@ class Event(EventKnown, Owner):
     def wrap(cls, device: Device, native_event: int, *, flags: Union[EventFlags, str, int] = 0) -> Event:
         """Wraps an event that other code created, such as a CUevent, with the flags that it was created with. The native
         event must live until this object is closed, which does not destroy it."""
+        expect_device(device)
         self = cls.__new__(cls)
         self._open(device, create(c.gpumem_event_wrap, c.gpumem_event_destroy, device._handle,
                                   u64(native_event, "native_event"), flags_of(EventFlags, flags, "flags")))

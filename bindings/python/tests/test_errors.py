@@ -109,6 +109,23 @@ class ErrorTest(Case):
         with self.assertRaises((TypeError, gpumem.InvalidArgument)):
             self.device.memory(1.5)
 
+    def test_no_device_instance_or_range(self):
+        for wanted, makes in (
+                ("device must be a gpumem.Device", (
+                    gpumem.Pool, gpumem.Stream, gpumem.Event, gpumem.Buffer, lambda it: gpumem.Memory(it, 64),
+                    lambda it: gpumem.Memory(it, 64, "pinned"), lambda it: gpumem.Memory.register(it, bytearray(64)),
+                    lambda it: gpumem.Physical(it, 64), lambda it: gpumem.RingProducer(it, 64), lambda it: gpumem.Stream.wrap(it, 0),
+                    lambda it: gpumem.Event.wrap(it, 1), lambda it: gpumem.GrowableArray(2, "f4", device=it))),
+                ("instance must be a gpumem.Instance", (
+                    gpumem.Group, gpumem.Hub, gpumem.Link, lambda it: gpumem.Range(it, 64), lambda it: gpumem.RingConsumer(it, bytes(8)),
+                    lambda it: gpumem.Physical.retain(it, 1))),
+                ("range must be a gpumem.Range", (gpumem.Part,))):
+            for make in makes:
+                for wrong in 1, "x", object():
+                    with self.subTest(wanted, make=make, wrong=wrong), self.assertRaisesRegex(
+                            TypeError, f"^{wanted}, not a {type(wrong).__name__}$"):
+                        make(wrong)
+
     def test_no_backend_of_that_name(self):
         with self.assertRaises(gpumem.InvalidArgument):
             gpumem.Instance("banana")
