@@ -304,6 +304,108 @@ TEST(PoolCapture, pool_11_blocks_of_the_default_stream_beside_a_capture) {
 #endif
 }
 
+#ifdef HAVE_CUDA_HEADERS
+// A stream of other code that is being captured.
+class CapturedBeside {
+ public:
+  explicit CapturedBeside(unsigned flags) {
+    EXPECT_EQ(raw().cuStreamCreate(&stream_, flags), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  }
+  CapturedBeside(const CapturedBeside&) = delete;
+  CapturedBeside& operator=(const CapturedBeside&) = delete;
+  ~CapturedBeside() {
+    CUgraph graph = nullptr;
+    EXPECT_EQ(raw().cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS) << "something spoilt the capture";
+    if (graph != nullptr) {
+      EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(raw().cuStreamDestroy(stream_), CUDA_SUCCESS);
+  }
+
+ private:
+  CUstream stream_ = nullptr;
+};
+#endif
+
+TEST(PoolCapture, com_28_a_pool_with_frees_in_the_default_stream_ends_behind_a_capture) {
+  if (on_host()) SKIP_RULE("the host backend has no blocking streams");
+#ifdef HAVE_CUDA_HEADERS
+  Instance instance = open_instance();
+  const PrimaryContext context(ordinal_of(instance.device()));
+  gpumem_stream made = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(instance.device(), nullptr, &made, why()));
+  const Stream wrapped(made);
+  const gpumem_stats before = stats(instance);
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    Pool pool = create_pool(instance.device());
+    void* block = take(pool, size, wrapped);
+    EXPECT_OK(fill_on(instance, wrapped, block, size, 6, 1, why()));
+    give(pool, block, wrapped);
+    {
+      const CapturedBeside other(CU_STREAM_DEFAULT);
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_destroy(pool, why()));
+      EXPECT_EQ(info_of(pool).live_count, 0U) << "it lives on";
+    }
+    EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+    EXPECT_EQ(stats(instance).live_count, before.live_count);
+
+    // The last block of a destroyed pool is freed all the same, and the memory goes back later.
+    pool = create_pool(instance.device());
+    block = take(pool, size, wrapped);
+    EXPECT_OK(fill_on(instance, wrapped, block, size, 6, 1, why()));
+    EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+    {
+      const CapturedBeside other(CU_STREAM_DEFAULT);
+      EXPECT_OK(gpumem_pool_free_pointer(instance, block, wrapped, why()));
+      EXPECT_GT(stats(instance).live_count, before.live_count);
+    }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    do {
+      create_pool(instance.device());
+    } while (stats(instance).live_count != before.live_count && std::chrono::steady_clock::now() < deadline);
+    EXPECT_EQ(stats(instance).live_count, before.live_count);
+  }
+#endif
+}
+
+// Only the thread itself can ask or mark its default stream.
+TEST(PoolCapture, com_28_a_pool_with_frees_in_a_threads_own_stream_ends_on_another_thread) {
+  if (on_host()) SKIP_RULE("the host backend has no such stream");
+#ifdef HAVE_CUDA_HEADERS
+  Instance instance = open_instance();
+  const PrimaryContext context(ordinal_of(instance.device()));
+  gpumem_stream made = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(instance.device(), CU_STREAM_PER_THREAD, &made, why()));
+  const Stream wrapped(made);
+  const gpumem_stats before = stats(instance);
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    Pool pool = create_pool(instance.device());
+    void* const block = take(pool, size, wrapped);
+    EXPECT_OK(fill_on(instance, wrapped, block, size, 6, 1, why()));
+    give(pool, block, wrapped);
+    const auto destroy_on_a_thread = [&] {
+      gpumem_status status = GPUMEM_NOT_READY;
+      std::thread([&] { status = gpumem_pool_destroy(pool, why()); }).join();
+      return status;
+    };
+    {
+      const CapturedBeside blocking(CU_STREAM_DEFAULT);
+      EXPECT_EQ(destroy_on_a_thread(), GPUMEM_ERROR_INVALID_STATE);
+      EXPECT_EQ(info_of(pool).live_count, 0U) << "it lives on";
+    }
+    {
+      const CapturedBeside other(CU_STREAM_NON_BLOCKING);
+      EXPECT_EQ(destroy_on_a_thread(), GPUMEM_SUCCESS);
+      (void)pool.release();
+    }
+    EXPECT_EQ(stats(instance).live_count, before.live_count);
+  }
+#endif
+}
+
 TEST(PoolCapture, str_22_a_pool_may_hear_of_a_capture_first_by_a_free) {
   REQUIRE_FOREIGN();
   Instance instance = open_instance();

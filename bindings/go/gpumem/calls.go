@@ -58,8 +58,9 @@ func (i *Instance) Unregister(pointer Address) error {
 }
 
 // FreeBlock frees a block by its address alone: of any pool of the instance, also of one that is destroyed. A destroyed
-// pool has no parts of captures. If its last block is freed in a stream that is being captured, it ends after the
-// capture. The address of a PoolBlock is refused, also as a number: call [PoolBlock.Free].
+// pool has no parts of captures. If its last block is freed in a stream that is being captured, or in a default stream
+// where [Pool.Close] would be refused, it ends after the capture. The address of a PoolBlock is refused, also as a
+// number: call [PoolBlock.Free].
 //   - pointer: the block's address; 0 does nothing and succeeds
 //   - stream: as for [Pool.Free]
 func (i *Instance) FreeBlock(pointer Address, stream *Stream) error {

@@ -159,7 +159,8 @@ GPUMEM_API gpumem_status gpumem_pool_create(gpumem_device device, const gpumem_p
  *
  * Work before frees by gpumem_pool_free_native() may be in streams that the pool can no longer ask. Then it waits for all work
  * of the device, which fails while a stream of it is being captured, and spoils that capture: destroy such a pool outside
- * of captures.
+ * of captures. The same goes for a stream whose wrapper was destroyed where it could not be marked: one of the default streams while a
+ * blocking stream is being captured, or a thread's own on another thread.
  *
  * \param pool pool to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
@@ -168,7 +169,8 @@ GPUMEM_API gpumem_status gpumem_pool_create(gpumem_device device, const gpumem_p
  *         work in a stream that no free named uses freed blocks, and was not observed complete. The pool lives on, but the parts
  *         of captures have ended
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or from the pool's callback; or blocks were freed in a stream
- *         that is being captured now, or in native streams while any stream of the device is; nothing changed
+ *         that is being captured now, in the legacy default stream or another thread's while a blocking stream of the context is, or in
+ *         native streams while any stream of the device is; nothing changed
  * \handles
  * \blocking{until calls of other threads that use the pool have returned, until the work before the frees is complete, and
  *           for driver calls}
@@ -432,7 +434,8 @@ GPUMEM_API gpumem_status gpumem_pool_free_native(gpumem_pool pool, void *pointer
 
 /** Frees a block by its address alone: of any pool of the instance, also of one that is destroyed.
  *
- * A destroyed pool has no parts of captures. If its last block is freed in a stream that is being captured, it ends after the capture.
+ * A destroyed pool has no parts of captures. If its last block is freed in a stream that is being captured, or in a default stream where
+ * gpumem_pool_destroy() would be refused, it ends after the capture.
  *
  * \param instance instance of the pool
  * \param pointer the block's address; NULL does nothing and succeeds

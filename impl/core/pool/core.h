@@ -306,7 +306,10 @@ class PoolCore final : public PoolCacheOwner {
   uint64_t take_free(PoolSpace::Order order, uint64_t wanted, F take);
   template <class F>
   uint64_t take_movable(const Order& order, uint64_t wanted, F take);
-  static Result<void> require_no_capture(const Order& order);
+  // What to wait for if the stream of an order cannot be marked: a stream behind its work, or, if null, the
+  // device.
+  static Result<std::shared_ptr<backend::Stream>> stream_behind(const Order& order);
+  static Result<void> wait_for_work(backend::Device& device, backend::Stream* stream);
   // More than the limit, so that giving back what is free would not help.
   bool never_fits(uint64_t size) const { return limit_ != 0 && size > std::max(limit_, source_.bytes()); }
   Error over_limit(uint64_t piece, uint64_t more) const;

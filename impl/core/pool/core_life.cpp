@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
 #include "core/pool/core.h"
 
 namespace gpumem::core {
@@ -85,12 +86,33 @@ void PoolCore::revive() noexcept {
 }
 
 // A stream that is being captured cannot be marked, and waiting for its device would spoil the capture.
-Result<void> PoolCore::require_no_capture(const Order& order) {
-  if (!order.has_stream() || order.native()) return {};
+Result<std::shared_ptr<backend::Stream>> PoolCore::stream_behind(const Order& order) {
+  if (!order.has_stream() || order.native()) return {nullptr};
   const auto capturing = order.stream()->is_capturing();
-  if (!capturing || !*capturing) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE,
-                    "blocks were freed in a stream that is being captured; end the capture first");
+  if (capturing && *capturing) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "blocks were freed in a stream that is being captured; end the capture first");
+  }
+  if (capturing || capturing.error().status != GPUMEM_ERROR_INVALID_STATE) return {nullptr};
+  // The legacy stream does not answer while a blocking stream is being captured.
+  if (order.stream()->is_default()) return capturing.error();
+  // The default stream of another thread does not answer this one. The legacy stream waits for it.
+  auto legacy = order.device()->wrap_stream(nullptr);
+  if (!legacy) return legacy;
+  const auto beside = (*legacy)->is_capturing();
+  if (!beside) return beside.error();
+  return legacy;
+}
+
+Result<void> PoolCore::wait_for_work(backend::Device& device, backend::Stream* stream) {
+  if (stream == nullptr) return device.synchronize();
+  auto event = device.create_event(0);
+  if (!event) return event.error();
+  const Cleanup release([&] { (void)(*event)->release(); });
+  GPUMEM_TRY((*event)->record(*stream));
+  const auto complete = (*event)->synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!complete) return complete.error();
+  return {};
 }
 
 Result<bool> PoolCore::release_if_empty(bool wait) {
@@ -114,12 +136,13 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
     const std::shared_ptr<Order> order = busy->second;
     if (order->unmarked() != 0 && !order->mark(false)) {
       if (!wait) return false;
-      GPUMEM_TRY(require_no_capture(*order));
+      auto stream = stream_behind(*order);
+      if (!stream) return stream.error();
       const auto frees = std::pair(order->epoch(), order->unmarked());
       Result<void> complete;
       if (backend::Device* const device = order->device(); device != nullptr) {
         lock.unlock();
-        complete = device->synchronize();
+        complete = wait_for_work(*device, stream->get());
         lock.lock();
         // Nothing runs on a lost device any more.
         if (!complete && !device->lost()) return complete.error();

@@ -314,7 +314,7 @@ impl Instance {
 
     /// Frees a block by its address alone: of any pool of the instance, also of one that is destroyed. A
     /// destroyed pool has no parts of captures. If its last block is freed in a stream that is being
-    /// captured, it ends after the capture.
+    /// captured, or in a default stream where [`Pool::close`] would be refused, it ends after the capture.
     ///
     /// - `pointer`: the block's address; NULL does nothing and succeeds
     /// - `stream`: as for [`Pool::free_raw`]
