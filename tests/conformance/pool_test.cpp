@@ -2904,7 +2904,7 @@ TEST(Pool, pool_11_a_native_stream_needs_no_wrapper) {
 TEST(Pool, pool_11_native_streams_come_and_go) {
   Instance instance = open_instance();
   gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE);
-  desc.limit = 16 * kMiB;
+  desc.limit = 8 * kMiB;
   const Pool pool = create_pool(instance.device(), desc);
   std::string message;
   const auto used_once = [&](bool heard) {
@@ -2945,6 +2945,31 @@ TEST(Pool, pool_11_native_streams_come_and_go) {
   }
   EXPECT_EQ(status, GPUMEM_ERROR_LIMIT_EXCEEDED) << "the last block of each is lost to others";
   EXPECT_NE(message.find("before a native stream ends"), std::string::npos) << message;
+}
+
+// The more there have been, the fewer frees share a mark, and the less a thread keeps of them.
+TEST(Pool, pool_11_many_native_streams_leave_little_behind) {
+  Instance instance = open_instance();
+  for (const auto& [size, limit] :
+       {std::pair<uint64_t, uint64_t>{4 * kKiB, 4 * kMiB}, {kMiB / 4, 16 * kMiB}, {4 * kMiB, 16 * kMiB}}) {
+    SCOPED_TRACE(size);
+    gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE);
+    desc.limit = limit;
+    const Pool pool = create_pool(instance.device(), desc);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    for (int i = 0; i < 400; ++i) {
+      const NativeStream native(instance.device());
+      void* block = nullptr;
+      gpumem_status status = GPUMEM_SUCCESS;
+      // Many may not have come to their marks yet; what is lost stays lost.
+      while ((status = gpumem_pool_alloc_native(pool, size, native.get(), &block, why())) ==
+                 GPUMEM_ERROR_LIMIT_EXCEEDED &&
+             std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ASSERT_EQ(status, GPUMEM_SUCCESS) << i << ": " << last_error().message;
+      EXPECT_OK(gpumem_pool_free_native(pool, block, native.get(), why()));
+    }
+  }
 }
 
 // No call but the frees is handed the stream, so that only they can set marks in it.

@@ -47,13 +47,14 @@ struct PoolShelf {
 
   uint64_t key = 0;
   PoolOrder* order = nullptr;
+  bool keeps_large = true;
   uint32_t large_count = 0;
   uint64_t large_bytes = 0;
   std::array<Large, kLargeMost> large;
   std::array<Bin, PoolClasses::kCountMax> bins;
 
   bool has_room_for(uint64_t size) const {
-    return large_count < kLargeMost && large_bytes + size <= kLargeBytes;
+    return keeps_large && large_count < kLargeMost && large_bytes + size <= kLargeBytes;
   }
   void push_large(const Large& block) {
     large[large_count++] = block;

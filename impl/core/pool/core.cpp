@@ -33,13 +33,25 @@ Result<void> PoolCore::check_unused(uint64_t base, uint64_t size) {
 
 std::shared_ptr<PoolOrder> PoolCore::order_of(const PoolStream& stream) {
   if (stream.capture.id != 0) return order_of(stream.capture);
+  if (stream.unheard() && unheard_ >= poll_unheard_at_ && !orders_.contains(stream.key)) {
+    try {
+      poll_orders();
+    } catch (const std::bad_alloc&) {
+      // The next one sees to them.
+    }
+    poll_unheard_at_ = std::max(kUnheardMost, 2 * unheard_);
+  }
   std::shared_ptr<Order>& order = orders_[stream.key];
   if (order == nullptr) {
     Cleanup drop([&] { orders_.erase(stream.key); });
     order = std::make_shared<Order>(++last_order_, stream.key);
     drop.dismiss();
   }
-  if (stream.key != PoolStream::kNone && (!order->has_stream() || order->native())) order->set_stream(stream);
+  if (stream.key != PoolStream::kNone && (!order->has_stream() || order->native())) {
+    if (order->unheard()) --unheard_;
+    order->set_stream(stream);
+    if (order->unheard()) ++unheard_;
+  }
   return order;
 }
 
@@ -52,20 +64,28 @@ void PoolCore::poll(Order& order) {
   if (order.poll()) pass(order.number(), order.passed());
 }
 
-void PoolCore::poll() {
+bool PoolCore::may_end(const std::shared_ptr<Order>& order) const noexcept {
+  const bool ended = !order->has_stream() || order->native();
+  return ended && !order->is_none() && order->idle() && order.use_count() == 1 && !is_kept(*order);
+}
+
+void PoolCore::poll_orders() {
   for (auto at = orders_.begin(); at != orders_.end();) {
     Order& order = *at->second;
     poll(order);
-    // Drop the order of an ended stream, as no call comes for it; not while blocks are yet to be freed in it.
-    if (!order.is_none() && !order.has_stream() && order.idle() && at->second.use_count() == 1 &&
-        !is_kept(order)) {
-      order.take_passed([&](const PoolFree& block) { put_back(block); });
-      pass(order.number(), UINT64_MAX);
-      at = orders_.erase(at);
+    if (!may_end(at->second)) {
+      ++at;
       continue;
     }
-    ++at;
+    order.take_passed([&](const PoolFree& block) { put_back(block); });
+    pass(order.number(), UINT64_MAX);
+    if (order.unheard()) --unheard_;
+    at = orders_.erase(at);
   }
+}
+
+void PoolCore::poll() {
+  poll_orders();
   settle_waiting();
   settle_captures();
 }
@@ -122,14 +142,19 @@ PoolCache* PoolCore::cache_of_thread() {
   return caches_;
 }
 
-// The shelf of an order. First spills the blocks of an older order in the same place.
+// The shelf of an order. First spills the blocks of an older order in the same place. What a thread keeps of
+// a stream that has ended is lost to others, so it keeps little of streams that may have ended: large blocks
+// of the first, and nothing of more than have a place each.
 PoolShelf* PoolCore::shelf_of(PoolCache& cache, Order& order) {
   std::unique_ptr<PoolShelf>& shelf = cache.shelves[PoolCache::place_of(order.key())];
+  if (order.unheard() && unheard_ >= PoolCache::kShelves && (shelf == nullptr || shelf->order != &order))
+    return nullptr;
   if (shelf != nullptr && shelf->order != &order && !empty_shelf(cache, shelf)) throw std::bad_alloc();
   if (shelf == nullptr) {
     auto made = std::make_unique<PoolShelf>();
     made->key = order.key();
     made->order = &order;
+    made->keeps_large = !order.unheard() || unheard_ == 1;
     shelf = std::move(made);
   }
   return shelf.get();
@@ -741,7 +766,8 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   const bool kept =
       before == PoolRun::kLive && (!large || run->block_size() <= largest_kept()) && lets(stream);
   PoolCache* const cache = kept ? cache_of_thread() : nullptr;
-  PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, *order) : nullptr;
+  PoolShelf* shelf = cache != nullptr ? shelf_of(*cache, *order) : nullptr;
+  if (shelf != nullptr && large && !shelf->keeps_large) shelf = nullptr;
   if (before == PoolRun::kRecorded) {
     await_recorded(order, *run, address);
   } else if (shelf != nullptr && large) {
@@ -762,7 +788,7 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
     if (large) {
       --large_count_;
       large_bytes_ -= run->block_size();
-    } else if (cache == nullptr) {
+    } else if (shelf == nullptr) {
       ++freed_[run->class_index];
     }
   }
@@ -835,13 +861,14 @@ void PoolCore::settle_given_back() {
 }
 
 // Sets one mark for many frees, if another stream may want the blocks. A native stream can be marked only in
-// its own calls, of which this may be the last, so what lies without a mark in all of them is a small share
-// of the pool.
+// its own calls, of which this may be the last, so what lies without a mark in all of them is few small
+// blocks and a small share of the pool.
 void PoolCore::mark_if_due(Order& order, const PoolStream& stream, bool large) {
   constexpr uint64_t kMany = 32;
   const uint64_t share =
       std::clamp<uint64_t>(source_.bytes() / (64 * kMiB) / std::max<size_t>(orders_.size() - 1, 1), 1, kMany);
-  const uint64_t frees = order.native() && large ? share : kMany;
+  const uint64_t few = order.unheard() ? std::max<uint64_t>(kMany / unheard_, 1) : kMany;
+  const uint64_t frees = order.native() && large ? share : few;
   if (orders_.size() <= 2 && !order.native()) return;
   if (order.unmarked() >= frees && order.mark(stream.key == order.key())) ++marks_;
 }

@@ -174,6 +174,11 @@ class PoolCore final : public PoolCacheOwner {
   Totals live() noexcept;
   // Like live(), without waiting: zeros while another thread holds the lock.
   Totals try_live() noexcept;
+  // Of streams and without; for tests.
+  size_t order_count() {
+    const Lock lock(mutex_);
+    return orders_.size();
+  }
   // The report's line of the pool, and its members in a snapshot.
   Line describe() noexcept;
   void list(Fields& fields) noexcept;
@@ -210,6 +215,7 @@ class PoolCore final : public PoolCacheOwner {
   std::shared_ptr<Order> order_of(const PoolStream& stream);
   Order& no_order() { return *orders_.at(PoolStream::kNone); }
   PoolCache* cache_of_thread();
+  // Null if the thread is to keep nothing of it.
   PoolShelf* shelf_of(PoolCache& cache, Order& order);
   // False if out of memory; the shelf is then unchanged.
   bool spill(PoolShelf& shelf, uint32_t index, uint32_t keep) noexcept;
@@ -224,7 +230,11 @@ class PoolCore final : public PoolCacheOwner {
   void count_back(PoolCache& cache) noexcept;
   void drain_all() noexcept;
 
-  // Takes notice of marks that have passed.
+  // Whether no call may come for an order any more, and nothing is left to be freed in it.
+  bool may_end(const std::shared_ptr<Order>& order) const noexcept;
+  // Takes notice of marks that have passed, and drops orders that may end.
+  void poll_orders();
+  // Sees to what waited for them, too.
   void poll();
   void poll(Order& order);
   // Call when the work of an order is complete up to an epoch.
@@ -382,6 +392,9 @@ class PoolCore final : public PoolCacheOwner {
   PoolSpace space_;
   std::map<uint64_t, std::shared_ptr<Order>> orders_;  // by key
   PoolSpace::Order last_order_ = 0;
+  uint64_t unheard_ = 0;  // orders whose stream may have ended
+  static constexpr uint64_t kUnheardMost = 32;
+  uint64_t poll_unheard_at_ = kUnheardMost;  // so many
   PoolCache* caches_ = nullptr;
   std::array<std::vector<PoolRun*>, PoolClasses::kCountMax> chunks_;  // with free blocks
   std::array<uint64_t, PoolClasses::kCountMax> block_counts_{};

@@ -27,6 +27,10 @@ struct PoolStream {
   backend::Device* device = nullptr;
   bool native = false;  // the library does not hear of its end
   backend::Capture capture{};
+
+  // Whether it may have ended by the next call, so that its frees can be marked only in this one. A pool that
+  // trusts handles is told that a handle is the same stream for good.
+  bool unheard() const { return native && (key & kByHandle) == 0; }
 };
 
 struct PoolFree {
@@ -60,6 +64,7 @@ class PoolOrder {
   void drop_stream() { stream_ = nullptr; }
   bool has_stream() const { return stream_ != nullptr; }
   bool native() const { return native_; }
+  bool unheard() const { return native_ && (key_ & PoolStream::kByHandle) == 0; }
   backend::Stream* stream() const { return stream_.get(); }
   backend::Device* device() const { return device_; }
 

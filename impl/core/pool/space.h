@@ -77,7 +77,7 @@ class PoolNodeAllocator {
 
 // What free memory waits for: its order, up to the epoch of the latest free in it.
 struct PoolPassing {
-  uint32_t order = 0;  // PoolSpace::kAny: nothing
+  uint64_t order = 0;  // PoolSpace::kAny: nothing
   uint64_t epoch = 0;
 };
 
@@ -88,7 +88,7 @@ class PoolSpace {
 
   // Allocates ahead what so many calls need. Throws std::bad_alloc.
   void prepare(size_t calls) { nodes_.prepare(calls * kNodesOfCall); }
-  using Order = uint32_t;
+  using Order = uint64_t;           // never used again
   static constexpr Order kAny = 0;  // everyone may have it
 
   // Adds memory that is free, by default for all. Adjacent places join if they have the same group.

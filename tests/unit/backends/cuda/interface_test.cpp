@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "base/arithmetic.h"
+#include "core/object/held.h"
+#include "core/pool/pool.h"
 #include "cuda_fake.h"
 #include "interface_support.h"
 #include "platform/pages.h"
@@ -883,6 +885,37 @@ TEST_F(CudaInterface, TryingToAllocateCallsNoDriver) {
   CALL(gpumem_stream_destroy, busy);
   CALL(gpumem_stream_destroy, other);
   CALL(gpumem_pool_destroy, pool);
+}
+
+// No pool hears of their end.
+TEST_F(CudaInterface, OrdersOfNativeStreamsDoNotAddUp) {
+  const Current current(0);
+  const auto entry = [](auto function, const char* name) {
+    return reinterpret_cast<decltype(function)>(dlsym(fake_library(), name));
+  };
+  const auto create = entry(PFN_cuStreamCreate_v2000{}, "cuStreamCreate");
+  const auto destroy = entry(PFN_cuStreamDestroy_v4000{}, "cuStreamDestroy_v2");
+  const auto synchronize = entry(PFN_cuStreamSynchronize_v2000{}, "cuStreamSynchronize");
+  for (const uint64_t size : {uint64_t{4} << 10, 4 * kMiB}) {
+    SCOPED_TRACE(size);
+    gpumem_pool pool = nullptr;
+    CALL(gpumem_pool_create, session_->device(), nullptr, &pool);
+    for (int i = 0; i < 300; ++i) {
+      CUstream native = nullptr;
+      void* block = nullptr;
+      EXPECT_EQ(create(&native, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+      CALL(gpumem_pool_alloc_native, pool, size, native, &block);
+      CALL(gpumem_pool_free_native, pool, block, native);
+      EXPECT_EQ(synchronize(native), CUDA_SUCCESS);
+      EXPECT_EQ(destroy(native), CUDA_SUCCESS);
+    }
+    {
+      const auto object = core::held<core::Pool>(reinterpret_cast<uintptr_t>(pool));
+      ASSERT_TRUE(object.ok());
+      EXPECT_LE((*object)->core().order_count(), 70U);
+    }
+    CALL(gpumem_pool_destroy, pool);
+  }
 }
 
 }  // namespace
