@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Scenarios of pools.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -261,6 +262,12 @@ Step take_by_callback(size_t slot, uint64_t size) {
                   }});
 }
 
+// Writes to a block, once a pool that does not wait for it has ended.
+void write_late(gpumem_host_kernel /*kernel*/, void* block) {
+  usleep(2000);
+  *static_cast<volatile char*>(block) = 1;
+}
+
 int32_t no_more(void* /*user_data*/, gpumem_pool /*pool*/, uint64_t /*size*/) { return 0; }
 
 void few_units(gpumem_instance_desc&, gpumem_host_options& host) {
@@ -416,6 +423,13 @@ std::vector<Scenario> pool_scenarios() {
                    EXPECT_EQ(give(0, 1).call(w), GPUMEM_SUCCESS);
                  }});
   all.back().trims = true;
+  // The thread keeps the block, and no order knows of its free before the end.
+  all.push_back(
+      {"a pool that ends behind a free",
+       kHost,
+       {create_pool(GPUMEM_KIND_PAGEABLE), create_stream(0), take(0, 3000, 0),
+        CALL(gpumem_pool_trim, w.out.pool[0], 0, &w.out.number[0])},
+       {CALL(gpumem_host_launch, w.out.stream[0], write_late, w.out.block[0]), give(0, 0), destroy}});
   all.push_back({"a pool that looks for mistakes",
                  kBoth,
                  warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG)),

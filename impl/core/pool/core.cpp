@@ -237,15 +237,17 @@ bool PoolCore::is_kept(const Order& order) const noexcept {
   return false;
 }
 
-void PoolCore::drain_all() noexcept {
-  if (caches_ == nullptr) return;
+bool PoolCore::drain_all() noexcept {
+  if (caches_ == nullptr) return true;
   for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
     cache->closed.store(true, std::memory_order_relaxed);
   platform::wait_for_looks();
+  bool empty = true;
   for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
-    (void)drain(*cache);
+    empty = drain(*cache) && empty;
     cache->closed.store(false, std::memory_order_release);
   }
+  return empty;
 }
 
 void PoolCore::count_back(PoolCache& cache) noexcept {
@@ -347,6 +349,17 @@ void PoolCore::end_chunk(PoolRun& run, PoolPassing passing) noexcept {
   space_.give(base, passing.order, passing.epoch);
   block_counts_[run.class_index] -= run.count;
   blocks_.recycle(&run);
+}
+
+void PoolCore::end_free_chunks() {
+  for (auto& list : chunks_) {
+    for (size_t i = list.size(); i-- > 0;) {
+      PoolRun& run = *list[i];  // ending it moves the last one here
+      if (run.free.size() != run.count) continue;
+      space_.prepare(1);
+      end_chunk(run, {});
+    }
+  }
 }
 
 void PoolCore::sweep() {

@@ -228,7 +228,8 @@ class PoolCore final : public PoolCacheOwner {
   bool drain(PoolCache& cache) noexcept;
   bool is_kept(const Order& order) const noexcept;
   void count_back(PoolCache& cache) noexcept;
-  void drain_all() noexcept;
+  // False if out of memory; a thread then keeps some still.
+  bool drain_all() noexcept;
 
   // Whether no call may come for an order any more, and nothing is left to be freed in it.
   bool may_end(const std::shared_ptr<Order>& order) const noexcept;
@@ -263,6 +264,8 @@ class PoolCore final : public PoolCacheOwner {
   bool wait_for_other(Order& order, uint32_t index);
   void end_chunk(PoolRun& run, PoolPassing passing) noexcept;
   void end_chunks(Order& order);
+  // Those that put_back() could not end for a lack of memory.
+  void end_free_chunks();
   bool make_chunk(Order& order, uint32_t index, uint64_t size);
   void enlist(PoolRun& run);
   void unlist(PoolRun& run);

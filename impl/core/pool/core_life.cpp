@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -119,7 +120,8 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
   Lock lock(mutex_);
   if (!retired_) return false;
   blocks_.set_empty(empty());
-  drain_all();
+  // Nobody waits for the work before a free that no order knows of.
+  if (!drain_all()) throw std::bad_alloc();
   end_quarantine(0);
   observe(wait);
   // Wait for work that uses the memory. Release the lock meanwhile, as that work may depend on another
@@ -166,11 +168,9 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
   for (const auto& [key, order] : orders_)
     pass(order->number(), UINT64_MAX);  // all work is complete
   sweep();
-  if (!empty()) {
-    release_free(UINT64_MAX);
-    return false;
-  }
+  end_free_chunks();
   release_free(UINT64_MAX);
+  if (!empty() || space_.taken_bytes() != 0) return false;
   while (!source_.pieces().empty()) {
     const auto [base, piece] = *source_.pieces().begin();
     space_.prepare(1);

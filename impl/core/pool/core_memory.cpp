@@ -530,7 +530,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
 // ---- giving memory back ----
 
 void PoolCore::collect() {
-  drain_all();
+  (void)drain_all();
   end_quarantine(0);
   observe();
   sweep();
@@ -569,7 +569,7 @@ void PoolCore::set_release_threshold(uint64_t bytes) {
   // Before the caches are open again, so that none keeps a block that is to go back.
   for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
     cache->largest.store(largest_kept(), std::memory_order_relaxed);
-  drain_all();
+  (void)drain_all();
   try {
     keep_threshold();
   } catch (const std::bad_alloc&) {
