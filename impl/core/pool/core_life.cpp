@@ -60,10 +60,13 @@ Result<void> PoolCore::open() {
 }
 
 void PoolCore::retire() noexcept {
+  {
+    const Lock lock(mutex_);
+    retired_ = true;  // first: a new pool may have the seat as soon as it is left
+  }
   pool_seats::leave(seat_);
   platform::wait_for_looks();  // of threads that found the handle
   const Lock lock(mutex_);
-  retired_ = true;
   seat_ = PoolCache::kSeats;
   PoolCache** link = &caches_;
   while (PoolCache* const cache = *link) {

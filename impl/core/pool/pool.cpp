@@ -142,7 +142,9 @@ Result<void> destroy_pool(Ref<Pool> pool) {
     }
     core->set_handle(0);
     core->log_blocks();
-    if (*released) Pools::of(context).remove(*core);
+    // Another thread may have freed the last block since, and left the rest to this one.
+    if (!*released) released = release_quietly(*core, false);
+    if (released && *released) Pools::of(context).remove(*core);
     context.remove_object(*pool);
     // Retry pool memory that the driver refused to free. Not in a callback, because it may wait.
     if (!Callback::runs_here()) end_abandoned(context);
@@ -159,8 +161,8 @@ Result<void> free_pool_block(Context& context, const PoolStream& stream, const v
   for (const auto& core : Pools::of(context).all()) {
     if (core->blocks().run_at(address_of(pointer)) == nullptr) continue;
     GPUMEM_TRY(core->free(stream, pointer, 0));
-    const bool last = core->handle() == 0 && core->live().count == 0;
-    const auto released = release_quietly(*core, last);  // if it fails, the pool is left
+    if (core->handle() != 0) return {};                                     // destroying it may fail yet
+    const auto released = release_quietly(*core, core->live().count == 0);  // if it fails, the pool is left
     if (released && *released) Pools::of(context).remove(*core);
     return {};
   }

@@ -53,8 +53,9 @@ constexpr uint8_t kNothing = 0xFF;
   STEP(kDrain, "PoolCore::drain() or empty_shelf(); not closed") \
   STEP(kReopen, "not closed")                                    \
   STEP(kEndHandle, "handles::end()")                             \
+  STEP(kRetire, "PoolCore::retire(): retired_")                  \
   STEP(kLeave, "pool_seats::leave()")                            \
-  STEP(kRetire, "PoolCore::retire(): retired_, seat_")           \
+  STEP(kUnseat, "PoolCore::retire(): seat_")                     \
   STEP(kFree, "PoolCore::retire(): drain(), delete")             \
   STEP(kSit, "pool_seats::take()")                               \
   STEP(kRevive, "PoolCore::revive()")                            \
@@ -195,7 +196,7 @@ class Walk {
     user.insert(user.end(), {kServeLate, kLockSeats, kLockCache, kEndCache, kDone});
     drain.insert(drain.begin(), kLock);
     drain.insert(drain.end(), {kUnlock, kDone});
-    Code destroy{kEndHandle, kLeave,  kFence, kLooks,  kLock,        kRetire,
+    Code destroy{kEndHandle, kRetire, kLeave, kFence,  kLooks,       kLock, kUnseat,
                  kFree,      kUnlock, kSit,   kRevive, kHandleAgain, kDone};
     const auto move_leave_to = [&](Step step) {
       std::erase(destroy, kLeave);
@@ -203,7 +204,7 @@ class Walk {
     };
     if (fault == Fault::kNoWaitBeforeRetiring) std::erase(destroy, kLooks);
     if (fault == Fault::kSeatLeftAfterDraining) move_leave_to(kSit);
-    if (fault == Fault::kSeatLeftUnderTheLock) move_leave_to(kRetire);
+    if (fault == Fault::kSeatLeftUnderTheLock) move_leave_to(kUnseat);
     codes_ = {user, user, scene == Scene::kDestroy ? destroy : drain};
   }
 
@@ -511,7 +512,10 @@ class Walk {
         state.seated = state.seated_number = 0;
         break;
       case kRetire:
+        if (state.lock != kNothing) return false;
         state.retired = 1;
+        break;
+      case kUnseat:
         state.no_seat = 1;
         break;
       case kSit:
