@@ -269,7 +269,9 @@ typedef struct gpumem_pool_attempt {
  *
  * Where native code has the handle of the stream, the driver is asked whether it is being captured. A block that was freed in
  * another stream is given only if a mark behind its free was seen to pass. Frees set such marks, one for many, and so does a call that
- * answers #GPUMEM_POOL_ANSWER_NEEDS_WAIT. No other driver call is made.
+ * answers #GPUMEM_POOL_ANSWER_NEEDS_WAIT, which takes one driver call, or for the first mark in a stream a few. On a
+ * device with neither #GPUMEM_CAPABILITY_STREAM_VALUE32 nor #GPUMEM_CAPABILITY_STREAM_VALUE64 the driver is also asked whether marks
+ * have passed. No other driver call is made.
  *
  * \param pool pool to allocate from
  * \param size bytes; 0 gives NULL
