@@ -36,12 +36,6 @@ gpumem_stream_info info_of(gpumem_stream stream) {
   return info;
 }
 
-Stream wrap(gpumem_device device, void* native) {
-  gpumem_stream handle = nullptr;
-  EXPECT_OK(gpumem_stream_wrap(device, native, &handle, why()));
-  return Stream(handle);
-}
-
 // ---- COM-15 ----
 
 // A copy that fails when its turn comes: the CPU's memory has gone by then. The device stays good.
@@ -341,8 +335,8 @@ TEST_F(Async, com_29_a_handle_that_comes_back_is_another_stream) {
   if (info_of(create_stream(device_)).id == 0) SKIP_RULE("the driver cannot tell streams apart");
   for (size_t round = 0; round < kRounds; ++round) {
     const NativeStream native(device_);
-    const Stream first = wrap(device_, native.get());
-    const Stream second = wrap(device_, native.get());
+    const Stream first = wrap_stream(device_, native.get());
+    const Stream second = wrap_stream(device_, native.get());
     note(first);
     EXPECT_EQ(info_of(first).id, info_of(second).id);
   }
@@ -351,8 +345,8 @@ TEST_F(Async, com_29_a_handle_that_comes_back_is_another_stream) {
   EXPECT_LT(handles.size(), kRounds) << "handles did not come back, so this has shown nothing";
   EXPECT_EQ(ids.count(0), 0u);
   // The default stream is always the same one.
-  const Stream standard = wrap(device_, nullptr);
-  EXPECT_EQ(info_of(standard).id, info_of(wrap(device_, nullptr)).id);
+  const Stream standard = wrap_stream(device_, nullptr);
+  EXPECT_EQ(info_of(standard).id, info_of(wrap_stream(device_, nullptr)).id);
   EXPECT_TRUE(ids.insert(info_of(standard).id).second);
 }
 
@@ -367,7 +361,7 @@ TEST_F(Async, com_29_nothing_of_the_old_stream_applies_to_the_new_one) {
   {
     const NativeStream old(device_);
     handle = old.get();
-    Stream stream = wrap(device_, old.get());
+    Stream stream = wrap_stream(device_, old.get());
     gate.hold(stream);
     EXPECT_OK(gpumem_fill_async(stream, memory.device(), kSize, 1, 1, why()));
     EXPECT_OK(gpumem_event_record(done, stream, why()));
@@ -381,7 +375,7 @@ TEST_F(Async, com_29_nothing_of_the_old_stream_applies_to_the_new_one) {
       EXPECT_OK(gpumem_event_synchronize(done, GPUMEM_TIMEOUT_INFINITE, why()));
       SKIP_RULE("the driver did not reuse the handle this time");
     }
-    const Stream stream = wrap(device_, next.get());
+    const Stream stream = wrap_stream(device_, next.get());
     // It has nothing to do, and waiting for it proves nothing of the other.
     EXPECT_OK(gpumem_stream_query(stream, why()));
     stream.synchronize();
@@ -405,13 +399,13 @@ TEST_F(Async, com_29_a_capture_mark_ends_with_its_stream) {
   {
     NativeStream old(device_);
     handle = old.get();
-    Stream stream = wrap(device_, old.get());
+    Stream stream = wrap_stream(device_, old.get());
     old.begin_capture(stream);
     EXPECT_OK(gpumem_stream_destroy(stream.release(), why()));
   }
   const NativeStream next(device_);
   ASSERT_EQ(next.get(), handle);
-  const Stream stream = wrap(device_, next.get());
+  const Stream stream = wrap_stream(device_, next.get());
   EXPECT_OK(gpumem_stream_query(stream, why()));
 }
 

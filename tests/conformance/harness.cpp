@@ -225,6 +225,12 @@ Stream create_stream(gpumem_device device) {
   return Stream(stream);
 }
 
+Stream wrap_stream(gpumem_device device, void* native) {
+  gpumem_stream stream = nullptr;
+  EXPECT_OK(gpumem_stream_wrap(device, native, &stream, why()));
+  return Stream(stream);
+}
+
 Event create_event(gpumem_device device, gpumem_event_flags flags) {
   gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
   desc.flags = flags;

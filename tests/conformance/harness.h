@@ -126,6 +126,7 @@ Memory alloc_device(gpumem_device device, uint64_t size);
 Memory alloc_pinned(gpumem_device device, uint64_t size, gpumem_memory_flags require = 0);
 Memory register_memory(gpumem_device device, void* pointer, uint64_t size, gpumem_memory_flags require = 0);
 Stream create_stream(gpumem_device device);
+Stream wrap_stream(gpumem_device device, void* native);
 Event create_event(gpumem_device device, gpumem_event_flags flags = 0);
 
 gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require = 0);

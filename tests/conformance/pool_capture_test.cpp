@@ -333,9 +333,7 @@ TEST(PoolCapture, com_28_a_pool_with_frees_in_the_default_stream_ends_behind_a_c
 #ifdef HAVE_CUDA_HEADERS
   Instance instance = open_instance();
   const PrimaryContext context(ordinal_of(instance.device()));
-  gpumem_stream made = nullptr;
-  ASSERT_OK(gpumem_stream_wrap(instance.device(), nullptr, &made, why()));
-  const Stream wrapped(made);
+  const Stream wrapped = wrap_stream(instance.device(), nullptr);
   const gpumem_stats before = stats(instance);
   for (const uint64_t size : kSizes) {
     SCOPED_TRACE(size);
@@ -376,9 +374,7 @@ TEST(PoolCapture, com_28_a_pool_with_frees_in_a_threads_own_stream_ends_on_anoth
 #ifdef HAVE_CUDA_HEADERS
   Instance instance = open_instance();
   const PrimaryContext context(ordinal_of(instance.device()));
-  gpumem_stream made = nullptr;
-  ASSERT_OK(gpumem_stream_wrap(instance.device(), CU_STREAM_PER_THREAD, &made, why()));
-  const Stream wrapped(made);
+  const Stream wrapped = wrap_stream(instance.device(), CU_STREAM_PER_THREAD);
   const gpumem_stats before = stats(instance);
   for (const uint64_t size : kSizes) {
     SCOPED_TRACE(size);

@@ -3330,11 +3330,7 @@ TEST(Pool, pool_17_a_native_stream_may_be_told_by_its_handle) {
       create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS));
   const NativeStream first(instance.device());
   const NativeStream second(instance.device());
-  const auto wrap = [&](const NativeStream& native) {
-    gpumem_stream stream = nullptr;
-    EXPECT_OK(gpumem_stream_wrap(instance.device(), native.get(), &stream, why()));
-    return Stream(stream);
-  };
+  const auto wrap = [&](const NativeStream& native) { return wrap_stream(instance.device(), native.get()); };
   for (const uint64_t size : {4 * kKiB, 3 * kMiB, 20 * kMiB}) {
     SCOPED_TRACE(size);
     const Stream wrapped = wrap(first);

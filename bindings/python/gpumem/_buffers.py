@@ -234,9 +234,7 @@ class Buffer(BufferKnown, Owner, Region):
     def _unused(self, done: str, function: str) -> None:
         """Raises if something holds the bytes. A call of another thread does so only if the addresses end: otherwise the library
         waits for it."""
-        if self._holds:
-            self._sweep()
-        if not self._holds:
+        if not self._in_use():
             return
         held = [hold() for hold in self._holds.copy()]  # which keeps the views until the refusal is worded
         try:

@@ -149,6 +149,12 @@ class Region(RegionKnown, Unique):
         if leftovers:
             sweep()
 
+    def _in_use(self) -> bool:
+        """Whether anything holds the memory still."""
+        if self._holds:
+            self._sweep()
+        return bool(self._holds)
+
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
         holds = self._holds.copy()
@@ -410,11 +416,10 @@ class Memory(Region, Managed, Scoped):
             return
         if self._holds:
             self._open = True  # at once, because a holder may be waiting for this
-            self._sweep()
-            if not self._holds:
-                self.close()
-            else:
+            if self._in_use():
                 self._refuse()
+            else:
+                self.close()
             return
         work = [self._destroy]
         try:

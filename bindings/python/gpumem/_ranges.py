@@ -307,9 +307,7 @@ class Range(RangeKnown, Owner):
                     # First closed, then asked: a view or a stream does it in the reverse order.
                     part._open = False
                     taken.append(part)
-                    if part._holds:
-                        part._sweep()
-                    if part._holds:
+                    if part._in_use():
                         part._held(done, function)
         except BaseException:
             _reopen(taken)

@@ -261,7 +261,7 @@ class Ring(RingKnown, Opened):
             for slot in self._held:
                 if slot._done is not None:
                     events += filter(None, slot._done[1:])
-                elif slot._viewed() or slot._holds:
+                elif slot._in_use():
                     slot._held("closed", "gpumem_ring_destroy")
             for event in events:
                 try:

@@ -1181,11 +1181,9 @@ begun.wait()
         stream.close()
 
 
-class InterfaceTest(Case):
-    def test_dlpack_without_the_plug_in(self):
-        """An error says what is missing, each time. All else works."""
-        for file, text in ("/nowhere", "/nowhere cannot be loaded"), ("libc.so.6", "libc.so.6 is no plug-in of gpumem for Python"):
-            self.assertEqual(python(f"""
+def refuses_exports(text):
+    """A program in which all that needs the plug-in says why it cannot, each time."""
+    return f"""
 import gpumem
 view = gpumem.Instance("host").device(0).memory(64, "pinned").view()
 capsule = gpumem._dlpack._new_capsule(1, b"dltensor", None)
@@ -1198,24 +1196,20 @@ for use in 2 * (view.__dlpack__, view.__arrow_c_device_array__, lambda: gpumem.f
         raise AssertionError(use)
 assert not hasattr(gpumem.View, "__dlpack_c_exchange_api__")
 view.free()
-""", GPUMEM_PYTHON_LIBRARY=file)[0], 0)
+"""
+
+
+class InterfaceTest(Case):
+    def test_dlpack_without_the_plug_in(self):
+        """An error says what is missing, each time. All else works."""
+        for file, text in ("/nowhere", "/nowhere cannot be loaded"), ("libc.so.6", "libc.so.6 is no plug-in of gpumem for Python"):
+            self.assertEqual(python(refuses_exports(text), GPUMEM_PYTHON_LIBRARY=file)[0], 0)
 
     def test_dlpack_without_the_lock_of_the_interpreter(self):
         self.assertEqual(python("""
 import sys
 sys._is_gil_enabled = lambda: False
-import gpumem
-view = gpumem.Instance("host").device(0).memory(64, "pinned").view()
-capsule = gpumem._dlpack._new_capsule(1, b"dltensor", None)
-for use in 2 * (view.__dlpack__, view.__arrow_c_device_array__, lambda: gpumem.from_dlpack(capsule)):
-    try:
-        use()
-    except gpumem.errors.LibraryNotFound as problem:
-        assert "runs without its lock" in str(problem), problem
-    else:
-        raise AssertionError(use)
-assert not hasattr(gpumem.View, "__dlpack_c_exchange_api__")
-view.free()
+""" + refuses_exports("runs without its lock") + """
 sys._is_gil_enabled = lambda: True
 assert hasattr(gpumem.View, "__dlpack_c_exchange_api__")
 """)[0], 0)
